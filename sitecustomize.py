@@ -1,0 +1,1 @@
+"""Start of every Python process with this folder on PYTHONPATH."""
