@@ -1,0 +1,1 @@
+"""What runs inside someone's server: the standard library and wrapt, nothing else."""

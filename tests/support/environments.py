@@ -54,8 +54,8 @@ def _run(what: str, *command: str | os.PathLike[str], env: dict[str, str] | None
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | (env or {})
     done = subprocess.run(
         [os.fspath(c) for c in command],
-        check=False,
         env=environment,
+        check=False,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -1,0 +1,56 @@
+"""Log lines, in vLLM's own log."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import deque
+
+NAME = "vllm.hisparse_guard"
+
+# From 0.31 on vLLM configures its handlers late. Until then an INFO line is lost and a WARNING
+# comes out bare, so lines wait here. Bounded: a process that never configures them keeps few.
+_waiting: deque[tuple[int, str]] = deque(maxlen=500)
+_said: set[str] = set()
+
+
+def _ready() -> bool:
+    if logging.getLogger("vllm").handlers:
+        return True
+    # Told to leave logging alone: whatever the operator has set up above is meant to be used.
+    return (
+        os.environ.get("VLLM_CONFIGURE_LOGGING", "1") == "0"
+        and logging.getLogger("vllm").hasHandlers()
+    )
+
+
+def say(level: int, text: str, once: str | None = None) -> None:
+    """Logs ``hisparse-guard: text``, now or as soon as vLLM's log has handlers.
+
+    Args:
+        once: a key; a second line with the same key is dropped.
+    """
+    if once is not None:
+        if once in _said:
+            return
+        _said.add(once)
+    _waiting.append((level, "hisparse-guard: " + text))
+    flush()
+
+
+def flush(last: bool = False) -> None:
+    """Logs what waits, if vLLM's log has handlers by now or this is the `last` chance."""
+    if not last and not _ready():
+        return
+    logger = logging.getLogger(NAME)
+    while True:
+        try:
+            level, text = _waiting.popleft()
+        except IndexError:
+            return
+        logger.log(level, "%s", text)
+
+
+def forget() -> None:
+    """In a forked child: what waits is the parent's to say."""
+    _waiting.clear()
