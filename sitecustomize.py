@@ -7,12 +7,15 @@ has loaded by now: this is all that a process pays which never imports vLLM.
 
 import os
 import sys
+from _thread import get_ident
 
 
 def _say(text):
-    # Standard error may be absent, closed or full; saying so must not hurt the process.
+    # Standard error may be absent, closed or full; saying so must not hurt the process. Written
+    # past Python's buffer: what a full device refuses would stay there and turn the exit code
+    # into 120 when the interpreter flushes at exit.
     try:
-        sys.stderr.write(f"hisparse-guard: {text}\n")
+        os.write(sys.stderr.fileno(), f"hisparse-guard: {text}\n".encode("utf-8", "replace"))
     except Exception:
         pass
 
@@ -30,10 +33,14 @@ class HisparseGuardTripwire:
         self.asking = set()
 
     def find_spec(self, name, path=None, target=None):
-        if self.armed or (name != "vllm" and not name.startswith("vllm.")) or name in self.asking:
+        if self.armed or (name != "vllm" and not name.startswith("vllm.")):
             return None
-        # Other finders that delegate as this one does would ask us again.
-        self.asking.add(name)
+        # Other finders that delegate as this one does would ask us again. By thread, since
+        # `importlib.util.find_spec` asks without the module's lock.
+        question = (name, get_ident())
+        if question in self.asking:
+            return None
+        self.asking.add(question)
         try:
             for finder in list(sys.meta_path):
                 find = None if finder is self else getattr(finder, "find_spec", None)
@@ -44,7 +51,7 @@ class HisparseGuardTripwire:
                     return spec
             return None
         finally:
-            self.asking.discard(name)
+            self.asking.discard(question)
 
 
 class _ArmingLoader:
@@ -54,21 +61,28 @@ class _ArmingLoader:
         self._loader, self._tripwire = loader, tripwire
 
     def __getattr__(self, name):
-        return getattr(self._loader, name)
+        # Not `self._loader`: while `copy` and `pickle` make a new one, it has none yet.
+        return getattr(object.__getattribute__(self, "_loader"), name)
 
     def exec_module(self, module):
-        loader = self._loader
-        for holder, name in ((module, "__loader__"), (getattr(module, "__spec__", None), "loader")):
-            if getattr(holder, name, None) is self:
-                setattr(holder, name, loader)
-        if not self._tripwire.armed:
-            self._tripwire.armed = True
-            try:
+        loader, tripwire = self._loader, self._tripwire
+        try:
+            spec = getattr(module, "__spec__", None)
+            for holder, name in ((module, "__loader__"), (spec, "loader")):
+                if getattr(holder, name, None) is self:
+                    setattr(holder, name, loader)
+            if not tripwire.armed:
+                # Before arming, whose own imports ask the tripwire too.
+                tripwire.armed = True
                 from hisparse_guard.runtime.arm import arm
 
                 arm("sitecustomize")
-            except Exception as error:
-                _say(f"not armed, this process runs unguarded: {error!r}")
+        except Exception as error:
+            _say(f"not armed, this process runs unguarded: {error!r}")
+        except BaseException:
+            # Ctrl-C or an exit: it passes, and whoever imports vLLM all the same is guarded.
+            tripwire.armed = False
+            raise
         loader.exec_module(module)
 
 
@@ -76,19 +90,23 @@ class _Once:
     """Finder that answers one import of `sitecustomize` with a spec found beforehand."""
 
     def __init__(self, spec):
-        self._spec = spec
+        self.spec = spec
 
     def find_spec(self, name, path=None, target=None):
-        spec = self._spec if name == "sitecustomize" else None
+        spec = self.spec if name == "sitecustomize" else None
         if spec is not None:
-            self._spec = None
+            self.spec = None
         return spec
 
 
 def _shadowed(seen):
     """The spec of the next `sitecustomize` behind our own path entry that has not run yet."""
-    here = os.path.dirname(__file__)
-    behind = sys.path[sys.path.index(here) + 1 :] if here in sys.path else sys.path
+    here = os.path.abspath(os.path.dirname(__file__))
+    # Python makes PYTHONPATH's entries absolute, but not what a `.pth` file or a chainer in
+    # front of us has put there since. Whoever runs this file without a path entry goes on by
+    # himself: what is on the path then may be what is running us.
+    own = [isinstance(e, str) and os.path.abspath(e) == here for e in sys.path]
+    behind = sys.path[own.index(True) + 1 :] if True in own else []
     for entry in behind:
         for finder in list(sys.meta_path):
             find = getattr(finder, "find_spec", None)
@@ -123,7 +141,7 @@ def _main():
         finally:
             if once in sys.meta_path:
                 sys.meta_path.remove(once)
-            if once._spec is not None and ours is not None:
+            if once.spec is not None and ours is not None:
                 sys.modules.setdefault("sitecustomize", ours)
 
 
