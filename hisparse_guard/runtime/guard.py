@@ -61,6 +61,7 @@ class Guard:
         # when the first HiSparse config is seen.
         self.current_config: Callable[[], Any] | None = None
         self.depth = 0
+        self.made = 0
         self.on_hisparse: list[Callable[[], None]] = []
         self.on_settings: list[Callable[[], None]] = []
         self._settings: Settings | None = None
@@ -71,7 +72,8 @@ class Guard:
 
     def begin(self, how: str) -> None:
         """A life begins: the guard was armed in this process, or it was forked."""
-        self.how = how
+        self.how = f"{self.how}, forked" if how == "fork" else how
+        self.made = 0
         self.evidence.begin(how)
 
     @told
@@ -273,6 +275,14 @@ class Guard:
                 "none is safe and slower, keep leaves vLLM's mnnvl, which races under HiSparse",
                 once="multinode",
             )
+        elif decision.wanted == NONE and settings.backend == NONE:
+            log.say(
+                logging.INFO,
+                f"no FlashInfer all-reduce under HiSparse, by HISPARSE_GUARD_BACKEND=none"
+                f"{' (observe: nothing is changed)' if settings.mode == 'observe' else ''}: vLLM "
+                "goes on with its other all-reduce",
+                once="none",
+            )
         if decision.conflict:
             self.problem(
                 f"vLLM's fresh answer {answer!r} does not allow what was pinned before; "
@@ -326,6 +336,17 @@ class Guard:
             hisparse=self.hisparse,
             serves=None if workspace is not None else "vLLM's other all-reduce (custom or NCCL)",
         )
+        if workspace is None:
+            return
+        self.made += 1
+        if self.hisparse and self.made > 1:
+            # The getters may have stepped aside by now.
+            log.say(
+                logging.INFO if backend == expected else logging.ERROR,
+                f"workspace made again: backend={backend}, expected {expected}, "
+                f"rank {_of(rank, size)}",
+                once=f"again {backend} {expected} {id(group)}",
+            )
 
     @told
     def tell_handed_out(self, kind: str, workspace: Any, group: Any) -> None:
@@ -411,9 +432,11 @@ class Guard:
 
     def _expected(self, group: Any) -> str | None:
         decision = self.decided.get(group)
-        if decision is None:
-            return TRTLLM if self.hisparse else None
-        wanted: str | None = decision.wanted
+        if self.hisparse and (decision is None or decision.rule == "no-hisparse"):
+            # Decided before HiSparse was seen, or not by the resolver.
+            chosen = self.env_backend()
+            return TRTLLM if chosen == "auto" else chosen
+        wanted: str | None = decision.wanted if decision is not None else None
         return wanted
 
 

@@ -3,21 +3,26 @@
 Run as a program in an image-like interpreter with a vLLM release on PYTHONPATH, with the guard in
 front of it or without:
 
-    python scenario.py NAME [--start-method spawn|fork|forkserver] [--ranks 2] [--no-hisparse]
+    python scenario.py NAME [NAME …]              # readable
+    python scenario.py --jobs < jobs.json         # for the tests: a list of jobs
 
-Prints one JSON object a rank. vLLM's own code runs, from its releases. Stood in, since there is no
-GPU: the platform query, the size table that needs compiled ops, `TorchDistBackend`, and the one
-CUDA-only call `create_allreduce_fusion_workspace`, which records the backend it was asked for.
+A job: {"name", "start_method", "ranks", "options", "env"}. For each, one line of JSON: what each
+rank found, and all that the ranks wrote to standard output and error.
+
+vLLM's own code runs, from its releases. Stood in, since there is no GPU: the platform query, the
+size table that needs compiled ops, `TorchDistBackend`, and the one CUDA-only call
+`create_allreduce_fusion_workspace`, which records the backend it was asked for.
 """
 
 from __future__ import annotations
 
-import argparse
 import datetime
 import importlib
 import json
 import multiprocessing
 import os
+import queue
+import re
 import sys
 import tempfile
 import traceback
@@ -55,17 +60,7 @@ class Worker:
         self.rank, self.size, self.options = rank, size, options
         self.made = []
         self.refuse = set(options.get("refuse", ()))
-        dist.init_process_group(
-            "gloo",
-            init_method=f"file://{options['store']}",
-            rank=rank,
-            world_size=size,
-            timeout=datetime.timedelta(seconds=options.get("timeout", 60)),
-        )
         self.dist = dist
-        self.group = (
-            dist.new_group(backend="gloo") if options.get("own_group") else dist.group.WORLD
-        )
         self._log()
         from vllm.config import VllmConfig, set_current_vllm_config
         from vllm.config.device import DeviceConfig
@@ -73,6 +68,20 @@ class Worker:
         self.set_config = set_current_vllm_config
         self.config = VllmConfig(device_config=DeviceConfig(device="cpu"))
         self.draft = VllmConfig(device_config=DeviceConfig(device="cpu"))
+        dist.init_process_group(
+            "gloo",
+            init_method=options["store"],
+            rank=rank,
+            world_size=size,
+            timeout=datetime.timedelta(seconds=options.get("timeout", 60)),
+        )
+        from vllm.distributed.parallel_state import init_distributed_environment
+
+        with set_current_vllm_config(self.draft):
+            init_distributed_environment(
+                world_size=size, rank=rank, local_rank=rank, backend="gloo"
+            )
+        self.group = dist.group.WORLD
         if options["hisparse"]:
             try:
                 from vllm.config.attention import HiSparseConfig
@@ -265,7 +274,7 @@ def failed(w):
 
 def hot_path(w):
     """After the first verified workspace the original function is back everywhere."""
-    holders = [importlib.import_module(name) for name in HOLDERS if _there(name)]
+    holders = [import_with_ops(name) for name in HOLDERS if _there(name)]
     with w.set_config(w.config):
         w.standalone()
     names = ("get_fi_ar_workspace", "get_fi_ar_quant_workspace")
@@ -293,7 +302,7 @@ def fused_op(w):
     """The fused op's own way in: `_can_use_flashinfer` of the eager model paths."""
     import torch
 
-    gemma = importlib.import_module("vllm.model_executor.layers.fused_allreduce_gemma_rms_norm")
+    gemma = import_with_ops("vllm.model_executor.layers.fused_allreduce_gemma_rms_norm")
     with w.set_config(w.config):
         pass
     gemma.get_tensor_model_parallel_rank = lambda: w.rank
@@ -402,10 +411,13 @@ def trace(w):
     return result
 
 
-def rank_main(rank, size, name, options, results):
+def rank_main(rank, size, name, options, env, results):
+    log = os.open(options["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
     try:
-        for key, value in options.get("rank_env", {}).get(str(rank), {}).items():
-            os.environ[key] = value
+        os.environ.update(env)
+        os.environ.update(options.get("rank_env", {}).get(str(rank), {}))
         worker = Worker(rank, size, options)
         result = globals()[name](worker)
         result.update(rank=rank, made=worker.made, pid=os.getpid())
@@ -418,34 +430,87 @@ def rank_main(rank, size, name, options, results):
     results.join_thread()
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("name")
-    parser.add_argument("--start-method", default="spawn")
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--options", default="{}")
-    arguments = parser.parse_args()
-    options = {"hisparse": True, **json.loads(arguments.options)}
-    context = multiprocessing.get_context(arguments.start_method)
+def free_port():
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def run(job):
+    options = {"hisparse": True, **job.get("options", {})}
+    size = job.get("ranks", 2)
+    context = multiprocessing.get_context(job.get("start_method", "fork"))
     results = context.Queue()
+    found = []
     with tempfile.TemporaryDirectory() as folder:
-        options["store"] = os.path.join(folder, "store")
-        workers = [
-            context.Process(
-                target=rank_main, args=(r, arguments.ranks, arguments.name, options, results)
-            )
-            for r in range(arguments.ranks)
-        ]
+        options["store"] = f"tcp://127.0.0.1:{free_port()}"
+        options["log"] = os.path.join(folder, "log")
+        given = (job["name"], options, job.get("env", {}), results)
+        workers = [context.Process(target=rank_main, args=(r, size, *given)) for r in range(size)]
         for worker in workers:
             worker.start()
-        found = []
         for _ in workers:
-            found.append(json.loads(results.get(timeout=options.get("patience", 180))))
+            try:
+                found.append(json.loads(results.get(timeout=options.get("patience", 120))))
+            except queue.Empty:
+                break
         for worker in workers:
-            worker.join(60)
-    found.sort(key=lambda r: r["rank"])
-    print("RESULT " + json.dumps(found), flush=True)
-    sys.exit(1 if any("error" in r for r in found) else 0)
+            worker.join(20)
+            if worker.is_alive():
+                worker.kill()
+                worker.join()
+        with open(options["log"], errors="replace") as log:
+            text = log.read()
+    return {"job": job, "ranks": sorted(found, key=lambda r: r["rank"]), "log": text}
+
+
+def preload():
+    """What a forked rank finds imported: as in vLLM, whose workers may be forked."""
+    import torch.distributed  # noqa: F401
+    import vllm.config  # noqa: F401
+
+    importlib.import_module(FI)
+    for name in HOLDERS:
+        if _there(name):
+            import_with_ops(name)
+
+
+_libraries = []
+
+
+def import_with_ops(name):
+    """Imports a module that looks up ops of vLLM's compiled extension while it is imported:
+    each that is missing is declared, without an implementation."""
+    import torch
+
+    while True:
+        try:
+            return importlib.import_module(name)
+        except AttributeError as error:
+            pattern = r"'_OpNamespace' '(\w+)' object has no attribute '(\w+)'"
+            missing = re.search(pattern, str(error))
+            if missing is None:
+                raise
+            library = torch.library.Library(missing[1], "FRAGMENT")
+            library.define(f"{missing[2]}(Tensor x) -> Tensor")
+            _libraries.append(library)
+
+
+def main():
+    if sys.argv[1:] == ["--jobs"]:
+        jobs = json.load(sys.stdin)
+    else:
+        jobs = [{"name": name, "start_method": "spawn"} for name in sys.argv[1:]]
+    if any(job.get("start_method", "fork") == "fork" for job in jobs):
+        preload()
+    for job in jobs:
+        result = run(job)
+        if sys.argv[1:] == ["--jobs"]:
+            print("RESULT " + json.dumps(result), flush=True)
+        else:
+            print(result["log"], *result["ranks"], sep="\n", flush=True)
 
 
 if __name__ == "__main__":
