@@ -21,7 +21,11 @@ app = typer.Typer(
 
 # name -> module in this package that defines a function `command`.
 # Modules are imported for their signatures only: what is heavy is imported inside `command`.
-COMMANDS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {
+    "run": "run",
+    "path": "path",
+    "bundle": "bundle",
+}
 
 # Words after `--` belong to another program, and are not to be parsed here.
 PASS_THROUGH = {"run", "doctor"}

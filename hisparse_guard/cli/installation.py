@@ -1,0 +1,141 @@
+"""Where this installation's files are: a source checkout, an installed wheel, or a bundle."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import hisparse_guard
+
+if TYPE_CHECKING:
+    from importlib.abc import Traversable
+
+START = "sitecustomize.py"
+PACKAGE = "hisparse_guard"
+DISTRIBUTION = "hisparse-guard"
+# The private copy of wrapt in a bundle, which `runtime/_wrapt.py` prefers.
+VENDORED = f"{PACKAGE}/_vendored"
+
+
+def package() -> Traversable:
+    """The package's folder, which may lie in a zip."""
+    return files(PACKAGE)
+
+
+def _archive() -> str | None:
+    """The zip that this installation runs from, if it does."""
+    found: str | None = getattr(hisparse_guard.__loader__, "archive", None)
+    return found
+
+
+def _in_archive(name: str) -> bytes:
+    loader: Any = hisparse_guard.__loader__
+    data: bytes = loader.get_data(f"{loader.archive}/{name}")
+    return data
+
+
+def path_entry() -> Path:
+    """What to put on PYTHONPATH for this installation.
+
+    A wheel must not put a `sitecustomize` into site-packages, where it would run in every
+    Python of the environment: it has it in a folder of its own, while the package itself is
+    found where it was installed.
+
+    Raises:
+        FileNotFoundError: the installation has no `sitecustomize.py`.
+    """
+    archive = _archive()
+    if archive is not None:
+        return Path(archive)
+    folder = Path(hisparse_guard.__file__).resolve().parent
+    for entry in (folder / "inject", folder.parent):
+        if (entry / START).is_file():
+            return entry
+    raise FileNotFoundError(
+        f"this installation of hisparse-guard has no {START} ({folder / 'inject'} and "
+        f"{folder.parent} were looked at); install it again"
+    )
+
+
+def start_source() -> bytes:
+    """The text of this installation's `sitecustomize.py`."""
+    archive = _archive()
+    if archive is not None:
+        return _in_archive(START)
+    return (path_entry() / START).read_bytes()
+
+
+def license_text() -> bytes:
+    """The licence that this installation came with.
+
+    Raises:
+        FileNotFoundError: it came without one.
+    """
+    beside = Path(hisparse_guard.__file__).resolve().parent.parent / "LICENSE"
+    if beside.is_file():
+        return beside.read_bytes()
+    for distribution in importlib.metadata.distributions(name=DISTRIBUTION):
+        # A wheel's place for it, and a bundle's.
+        for name in ("licenses/LICENSE", "LICENSE"):
+            text = distribution.read_text(name)
+            if text is not None:
+                return text.encode()
+    raise FileNotFoundError("this installation of hisparse-guard has no LICENSE; install it again")
+
+
+def package_files() -> Iterator[tuple[str, bytes]]:
+    """Every file of the package but what Python or `bundle` makes, as (relative name, bytes)."""
+    made = {"inject", "__pycache__", "_vendored", "MANIFEST.json"}
+    yield from _walk(package(), PACKAGE, made)
+
+
+def wrapt_files() -> tuple[str, list[tuple[str, bytes]]]:
+    """wrapt as installed here, its pure-Python part with its licence.
+
+    Returns:
+        wrapt's version, and (name relative to the folder of wrapt, bytes).
+
+    Raises:
+        FileNotFoundError: wrapt is not installed here, or without a licence.
+    """
+    try:
+        distribution = importlib.metadata.distribution("wrapt")
+    except importlib.metadata.PackageNotFoundError:
+        vendored = package() / "_vendored" / "wrapt"
+        if not vendored.is_dir():
+            raise FileNotFoundError(
+                "wrapt is not installed here, and a bundle takes its private copy from there; "
+                "run: pip install wrapt"
+            ) from None
+        found = [(n.removeprefix("wrapt/"), b) for n, b in _walk(vendored, "wrapt", set())]
+        found = [(n, b) for n, b in found if not n.startswith("__pycache__/")]
+        return (vendored / "VERSION").read_text().strip(), found
+    found = []
+    for file in distribution.files or ():
+        name = file.as_posix()
+        is_licence = ".dist-info/" in name and file.name.upper().startswith(("LICENSE", "COPYING"))
+        if is_licence or (name.startswith("wrapt/") and file.suffix == ".py"):
+            data = Path(str(distribution.locate_file(file))).read_bytes()
+            found.append(("LICENSE" if is_licence else name.removeprefix("wrapt/"), data))
+    names = [name for name, _ in found]
+    if "__init__.py" not in names or "LICENSE" not in names:
+        raise FileNotFoundError(
+            f"wrapt {distribution.version} as installed here names neither its files nor its "
+            "licence in its metadata; run: pip install --force-reinstall wrapt"
+        )
+    found.append(("VERSION", f"{distribution.version}\n".encode()))
+    return distribution.version, found
+
+
+def _walk(folder: Traversable, prefix: str, without: set[str]) -> Iterator[tuple[str, bytes]]:
+    for entry in folder.iterdir():
+        if entry.name in without or entry.name.endswith(".pyc"):
+            continue
+        name = f"{prefix}/{entry.name}"
+        if entry.is_dir():
+            yield from _walk(entry, name, without)
+        else:
+            yield name, entry.read_bytes()

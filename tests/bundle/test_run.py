@@ -1,0 +1,205 @@
+"""`run -- CMD…` takes the command's place, with the guard in front of PYTHONPATH."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hisparse_guard.cli.interpreter import Started, started_by
+from tests.bundle.conftest import hisparse_guard
+from tests.startup.sandbox import ROOT, environment, vllm_folder, write
+
+SHOW = "import os, sys; print(os.environ['PYTHONPATH'], sys.argv[1:])"
+
+
+def test_in_front_of_what_is_there(bundle: Path) -> None:
+    for there, want in (
+        ("/a:/b", f"{bundle}:{bundle}:/a:/b"),
+        ("", f"{bundle}"),
+    ):
+        env = environment([bundle], PYTHONPATH=f"{bundle}")
+        code = (
+            "import os, sys, runpy; "
+            f"os.environ['PYTHONPATH'] = {there!r} or {str(bundle)!r}; "
+            f"sys.argv = ['x', 'run', '--', sys.executable, '-c', {SHOW!r}, '--', '--help', 'a b'];"
+            "runpy.run_module('hisparse_guard', run_name='__main__')"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env=env,
+            cwd="/",
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        want = want.replace(f"{bundle}:{bundle}", f"{bundle}")
+        assert done.stdout.strip() == f"{want} ['--', '--help', 'a b']", done
+
+
+@pytest.mark.parametrize("code", [0, 1, 3, 255])
+def test_exit_code_and_stdin(bundle: Path, code: int) -> None:
+    program = f"import sys; print(sys.stdin.read().upper()); sys.exit({code})"
+    done = hisparse_guard("run", "--", sys.executable, "-c", program, entry=bundle, stdin="abc")
+    assert (done.returncode, done.stdout, done.stderr) == (code, "ABC\n", "")
+
+
+def test_signals_reach_the_command(bundle: Path) -> None:
+    program = """
+import os, signal, sys
+def on(number, frame):
+    os.write(1, b"got SIGTERM\\n")
+    os._exit(9)
+signal.signal(signal.SIGTERM, on)
+print(os.getpid(), signal.getsignal(signal.SIGINT) is signal.default_int_handler, flush=True)
+signal.pause()
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hisparse_guard", "run", "--", sys.executable, "-c", program],
+        env=environment([bundle]),
+        cwd="/",
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    first = process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    rest, _ = process.communicate(timeout=30)
+    assert first == f"{process.pid} True\n", "the command is not in run's own process"
+    assert (rest, process.returncode) == ("got SIGTERM\n", 9)
+
+
+def test_a_broken_pipe_ends_the_command_as_ever(bundle: Path) -> None:
+    # Python ignores SIGPIPE; what it starts by exec must not.
+    done = hisparse_guard("run", "--", "grep", "SigIgn", "/proc/self/status", entry=bundle)
+    ignored = int(done.stdout.split()[-1], 16)
+    assert not ignored & (1 << (signal.SIGPIPE - 1)), done
+
+
+def test_the_command_is_guarded(bundle: Path, bare: Path, tmp_path: Path) -> None:
+    image = vllm_folder(tmp_path / "image")
+    program = (
+        f"import sys; sys.path.append({str(image)!r}); import vllm; "
+        "print(sys.modules['hisparse_guard.runtime.arm']._armed)"
+    )
+    done = hisparse_guard("run", "--", bare, "-c", program, entry=bundle)
+    assert (done.stdout, done.stderr) == ("True\n", "")
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [(["-I"], "-I"), (["-E"], "-E"), (["-sE"], "-sE"), (["-S"], "-S")],
+)
+def test_refuses_a_python_that_would_run_unguarded(
+    bundle: Path, options: list[str], reason: str
+) -> None:
+    words = [sys.executable, *options, "-c", "print('ran')"]
+    done = hisparse_guard("run", "--", *words, entry=bundle)
+    assert (done.returncode, done.stdout) == (2, ""), done
+    assert f"runs with {reason}" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    done = hisparse_guard("run", "--no-check", "--", *words, entry=bundle)
+    assert (done.returncode, done.stdout) == (0, "ran\n"), done
+
+
+def test_refuses_a_script_whose_first_line_ignores_pythonpath(bundle: Path, tmp_path: Path) -> None:
+    script = write(tmp_path, {"serve": f"#!{sys.executable} -I\nprint('ran')\n"}) / "serve"
+    script.chmod(0o755)
+    done = hisparse_guard("run", "--", script, entry=bundle)
+    assert (done.returncode, done.stdout) == (2, ""), done
+    assert "-I" in done.stderr
+
+
+def test_source_without_wrapt_is_refused_with_the_way_out(bare: Path) -> None:
+    done = hisparse_guard("run", "--", bare, "-c", "print('ran')", entry=ROOT)
+    assert (done.returncode, done.stdout) == (2, ""), done
+    assert "No module named 'wrapt'" in done.stderr
+    assert "bundle" in done.stderr
+
+
+def test_off_is_not_in_the_way(bare: Path, bundle: Path) -> None:
+    words = ["run", "--", bare, "-c", "print('ran')"]
+    done = hisparse_guard(*words, entry=bundle, HISPARSE_GUARD_MODE="off")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ran\n", "")
+
+
+def test_no_python_program_runs_with_a_note(bundle: Path) -> None:
+    done = hisparse_guard("run", "--", "sh", "-c", "echo $PYTHONPATH; exit 4", entry=bundle)
+    assert (done.returncode, done.stdout) == (4, f"{bundle}\n"), done
+    assert "not a Python program" in done.stderr
+
+
+def test_no_such_program(bundle: Path, tmp_path: Path) -> None:
+    done = hisparse_guard("run", "--", "no-such-program", entry=bundle)
+    assert done.returncode == 127
+    assert done.stderr == "hisparse-guard run: no-such-program: no such program on PATH\n"
+    broken = write(tmp_path, {"broken": "#!/no/such/interpreter\n"}) / "broken"
+    broken.chmod(0o755)
+    done = hisparse_guard("run", "--", broken, entry=bundle)
+    assert done.returncode == 126, done
+    assert str(broken) in done.stderr.splitlines()[-1]
+
+
+def test_without_a_command(bundle: Path) -> None:
+    done = hisparse_guard("run", entry=bundle)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done
+
+
+P = sys.executable
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        (f"#!{P}\n", (P, ())),
+        (f"#!{P} -I\n", (P, ("-I",))),
+        (f"#! {P}  -sE \n", (P, ("-sE",))),
+        ("#!/usr/bin/env python3\n", ("{bin}/python3", ())),
+        ("#!/usr/bin/env -S python3 -I\n", ("{bin}/python3", ("-I",))),
+        ("#!/usr/bin/env -S A=b python3 -E -X utf8\n", ("{bin}/python3", ("-E", "-X", "utf8"))),
+        ("#!/usr/bin/env no-such-python\n", None),
+        (
+            "#!/bin/sh\n'''exec' \"/a path/python3\" \"$0\" \"$@\"\n' '''\n",
+            ("/a path/python3", ()),
+        ),
+        ("#!/bin/sh\necho\n", None),
+        ("\x7fELF", None),
+        ("", None),
+    ],
+)
+def test_which_python_a_script_runs(
+    text: str, want: tuple[str, tuple[str, ...]] | None, tmp_path: Path
+) -> None:
+    script = tmp_path / "serve"
+    script.write_text(text)
+    script.chmod(0o755)
+    bin_folder = tmp_path / "bin"
+    bin_folder.mkdir()
+    (bin_folder / "python3").symlink_to(sys.executable)
+    found = started_by([str(script)], {"PATH": f"{bin_folder}{os.pathsep}/usr/bin"})
+    if want is None:
+        assert found == Started(str(script), None)
+    else:
+        interpreter = want[0].format(bin=bin_folder)
+        assert found == Started(str(script), interpreter, want[1])
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        (["-m", "vllm", "-I"], ()),
+        (["-Im", "vllm"], ("-I",)),
+        (["-uIc", "pass"], ("-uI",)),
+        (["-W", "ignore", "-X", "dev", "serve.py", "-I"], ("-W", "ignore", "-X", "dev")),
+        (["-Wignore", "-Xdev", "-"], ("-Wignore", "-Xdev")),
+        (["--check-hash-based-pycs", "never", "-B"], ("--check-hash-based-pycs", "never", "-B")),
+        ([], ()),
+    ],
+)
+def test_which_options_a_python_has(words: list[str], options: tuple[str, ...]) -> None:
+    found = started_by([sys.executable, *words], {})
+    assert found == Started(sys.executable, sys.executable, options)
