@@ -97,6 +97,10 @@ class Guard:
                 self.problem(problem)
         return self._settings
 
+    def is_off(self) -> bool:
+        """Whether the settings were read and say so."""
+        return self._settings is not None and self._settings.mode == "off"
+
     def env_backend(self) -> str:
         envs = sys.modules.get("vllm.envs")
         try:
@@ -114,6 +118,8 @@ class Guard:
         return config is not None
 
     def note_config(self, config: Any) -> None:
+        if self.settings().mode == "off":
+            return
         facts = read_config(config)
         # Sticky: a draft model's config without HiSparse may be current when a resolver
         # runs, and the workspace is shared.

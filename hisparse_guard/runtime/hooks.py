@@ -287,7 +287,7 @@ def rebind(old: Any, new: Any) -> None:
 def _put(module: Any, name: str, wrapper: Callable[..., Any]) -> None:
     """Wraps ``module.name`` where it is a function, in every module that holds it by now."""
     function = _namespace(module).get(name)
-    if function is None or _is_guarded(function):
+    if function is None or _is_guarded(function) or guard.is_off():
         return
     code = getattr(function, "__code__", None)
     awaited = code is not None and code.co_flags & (0x80 | 0x200)
@@ -317,8 +317,13 @@ def _step_back_in() -> None:
             rebind(original, guarded)
 
 
-def _trace() -> None:
-    if guard.settings().trace_context:
+def _follow_settings() -> None:
+    settings = guard.settings()
+    if settings.mode == "off":
+        # Set too late for `arm` to see it: no hook is left behind all the same.
+        for original, guarded in _wrapped.values():
+            rebind(guarded, original)
+    elif settings.trace_context:
         for name in CONFIG_MODULES:
             module = sys.modules.get(name)
             if module is not None:
@@ -363,7 +368,7 @@ def _protected(hook: Callable[[Any], None]) -> Callable[[Any], None]:
 def install() -> None:
     """Registers the hooks; a target imported already is wrapped at once."""
     guard.on_hisparse += [_step_back_in]
-    guard.on_settings += [_trace]
+    guard.on_settings += [_follow_settings]
     for name in CONFIG_MODULES:
         wrapt.register_post_import_hook(_protected(_hook_config), name)
     wrapt.register_post_import_hook(_protected(_hook_all_reduce), ALL_REDUCE)

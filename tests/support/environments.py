@@ -132,6 +132,23 @@ def vllm_release(version: str) -> Path:
     return home
 
 
+def derived_tree(name: str, release: Path, texts: dict[str, str]) -> Path:
+    """A copy of a release's folder in which the files in `texts` are replaced."""
+    key = hashlib.sha256(repr((str(release), sorted(texts.items()))).encode()).hexdigest()[:10]
+    home = cache_root() / "derived" / f"{name}-{key}"
+    with _locked(f"derived-{name}-{key}"):
+        if not home.exists():
+            partial = home.with_name(f".{home.name}.partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            ignore = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(release, partial, copy_function=os.link, ignore=ignore)
+            for path, text in texts.items():
+                (partial / path).unlink()
+                (partial / path).write_text(text)
+            partial.rename(home)
+    return home
+
+
 def image_python() -> Path:
     """The interpreter of an image-like environment: torch, FlashInfer and all that vLLM 0.33.0
     asks for, without vLLM (a release is put on PYTHONPATH) and without wrapt."""

@@ -1,0 +1,33 @@
+# make demo: the fault and the cure on real vLLM 0.33.0.   make test: everything that is checked.
+# Both set up all they need: a virtual environment here, and real vLLM releases, FlashInfer and
+# a CPU server in ~/.cache/hisparse-guard (or under $XDG_CACHE_HOME).
+
+PYTHON ?= python3
+BIN := .venv/bin
+# Test processes at once; the conformance trees and the servers want a core each.
+JOBS ?= 2
+
+.PHONY: demo test lint bench clean
+
+.venv/.ready: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[cli,dev]'
+	touch $@
+
+demo: .venv/.ready
+	$(BIN)/python -m tests.conformance.demo
+
+lint: .venv/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/python -m tests.support.environments
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+
+bench: .venv/.ready
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

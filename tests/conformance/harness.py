@@ -1,0 +1,205 @@
+"""Runs scenarios on real vLLM trees: the releases, and builds derived from them."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from tests.support import environments
+
+ROOT = Path(__file__).resolve().parents[2]
+SCENARIO = Path(__file__).with_name("scenario.py")
+MODULE = "vllm/distributed/device_communicators/flashinfer_all_reduce.py"
+
+Job = dict[str, Any]
+
+
+def _edit(text: str, *edits: tuple[str, str]) -> str:
+    for pattern, replacement in edits:
+        text, found = re.subn(pattern, replacement, text, flags=re.S)
+        if not found:
+            raise AssertionError(f"the release no longer holds {pattern!r}")
+    return text
+
+
+RULE = """
+def _hisparse_is_on() -> bool:
+    from vllm.config import get_current_vllm_config_or_none
+
+    config = get_current_vllm_config_or_none()
+    return config is not None and config.attention_config.hisparse_config is not None
+
+
+def _resolve_fi_ar_backend("""
+
+
+def leaky(text: str) -> str:
+    """vLLM main after PR #65201: the rule is there, read from the current config."""
+    return _edit(
+        text,
+        (r"\ndef _resolve_fi_ar_backend\(", RULE.replace("\\", r"\\")),
+        (
+            r"(        return backend, False\n)(\n    node_count)",
+            r'\1\n    if _hisparse_is_on():\n        return "trtllm", False\n\2',
+        ),
+    )
+
+
+def fixed(parameter: str, attribute: str) -> Any:
+    """The upstream fix: the getters take the backend resolved at init."""
+
+    def edit(text: str) -> str:
+        return _edit(
+            leaky(text),
+            (
+                r"(def get_fi_ar(?:_quant)?_workspace\([^)]*group: ProcessGroup,\n)",
+                rf"\1    {parameter}: str | None = None,\n",
+            ),
+            (
+                r"    backend, allow_trtllm_fallback = _resolve_fi_ar_backend\(group\)\n",
+                f"    if {parameter} is not None:\n"
+                f"        backend, allow_trtllm_fallback = {parameter}, False\n"
+                "    else:\n"
+                "        backend, allow_trtllm_fallback = _resolve_fi_ar_backend(group)\n",
+            ),
+            (
+                r"        backend, _ = _resolve_fi_ar_backend\(self\.group\)\n",
+                "        backend, _ = _resolve_fi_ar_backend(self.group)\n"
+                f"        self.{attribute} = backend\n",
+            ),
+            (
+                r"(            group=self\.group,\n)(        \))",
+                rf"\1            {parameter}=self.{attribute},\n\2",
+            ),
+        )
+
+    return edit
+
+
+def device_fork(text: str) -> str:
+    """A public fork: the resolver is told a world size and a device, the getter a device."""
+    return _edit(
+        text,
+        (
+            r"def _resolve_fi_ar_backend\(group: ProcessGroup\)",
+            "def _resolve_fi_ar_backend(world_size, device=None)",
+        ),
+        (r"    node_count = _node_count\(group\)\n    if node", "    node_count = 1\n    if node"),
+        (r"_resolve_fi_ar_backend\(group\)", "_resolve_fi_ar_backend(world_size, device=device)"),
+        (r"_resolve_fi_ar_backend\(self\.group\)", "_resolve_fi_ar_backend(self.world_size)"),
+        (
+            r"(def get_fi_ar(?:_quant)?_workspace\([^)]*group: ProcessGroup,\n)",
+            r"\1    device=None,\n",
+        ),
+    )
+
+
+def keyword_group(text: str) -> str:
+    call = r"_resolve_fi_ar_backend\((self\.)?group\)"
+    return _edit(text, (call, r"_resolve_fi_ar_backend(group=\1group)"))
+
+
+def odd_shape(text: str) -> str:
+    """An answer of a shape that nobody has seen yet."""
+    return _edit(
+        text,
+        (r"return backend, allow_trtllm_fallback\n", "return backend, allow_trtllm_fallback, 3\n"),
+        (
+            r"backend, allow_trtllm_fallback = _resolve_fi_ar_backend\(group\)",
+            "backend, allow_trtllm_fallback, _ = _resolve_fi_ar_backend(group)",
+        ),
+        (r"backend, _ = _resolve", "backend, *_ = _resolve"),
+    )
+
+
+def with_hisparse(text: str) -> str:
+    """A fork with HiSparse on a base that has none: its config gains the field."""
+    return _edit(
+        text,
+        (
+            r"(@config[^\n]*\nclass AttentionConfig:\n    \"\"\".*?\"\"\"\n)",
+            '@config\nclass HiSparseConfig:\n    """HiSparse."""\n\n'
+            "    device_buffer_size: int = 0\n\n\n"
+            r"\1"
+            "\n    hisparse_config: HiSparseConfig | None = None\n"
+            '    """HiSparse host-resident KV configuration."""\n',
+        ),
+    )
+
+
+ATTENTION = "vllm/config/attention.py"
+DERIVED: dict[str, tuple[str, dict[str, Any]]] = {
+    "leaky": ("0.33.0", {MODULE: leaky}),
+    "fixed-backend": ("0.33.0", {MODULE: fixed("backend", "backend")}),
+    "fixed-choice": ("0.33.0", {MODULE: fixed("chosen", "_init_choice")}),
+    "fork-0.24": ("0.24.0", {ATTENTION: with_hisparse}),
+    "fork-0.25": ("0.25.1", {ATTENTION: with_hisparse}),
+    "fork-device": ("0.33.0", {MODULE: device_fork}),
+    "keyword-group": ("0.33.0", {MODULE: keyword_group}),
+    "odd-shape": ("0.33.0", {MODULE: odd_shape}),
+}
+
+
+@functools.cache
+def tree(name: str) -> Path:
+    """A folder for ``sys.path`` that holds the vLLM of this name."""
+    if name not in DERIVED:
+        return environments.vllm_release(name)
+    base, edits = DERIVED[name]
+    release = environments.vllm_release(base)
+    texts = {path: edit((release / path).read_text()) for path, edit in edits.items()}
+    return environments.derived_tree(name, release, texts)
+
+
+def classified(name: str) -> Any:
+    from hisparse_guard.runtime.classify import classify
+
+    return classify([str(tree(name) / "vllm")])
+
+
+def run_jobs(
+    name: str,
+    jobs: list[Job],
+    *,
+    guard: list[Path] | None,
+    env: dict[str, str] | None = None,
+    python: Path | None = None,
+) -> list[dict[str, Any]]:
+    """Runs `jobs` in one fresh interpreter.
+
+    Args:
+        guard: what is put on PYTHONPATH in front of vLLM; None for a control without the guard.
+    """
+    path = [*(guard or []), tree(name)]
+    environment = {
+        k: v
+        for k, v in os.environ.items()
+        if not k.startswith(("HISPARSE_GUARD", "VLLM", "PYTHON"))
+    }
+    environment |= {"PYTHONPATH": os.pathsep.join(map(str, path)), **(env or {})}
+    # One thread each: the ranks of several tests share few cores.
+    environment |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [str(python or environments.image_python()), str(SCENARIO), "--jobs"],
+        check=False,
+        input=json.dumps(jobs),
+        env=environment,
+        cwd="/",
+        text=True,
+        capture_output=True,
+    )
+    lines = [line[7:] for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    assert done.returncode == 0 and len(lines) == len(jobs), (
+        f"exit {done.returncode}, {len(lines)} of {len(jobs)} jobs:\n{done.stderr[-4000:]}"
+    )
+    return [json.loads(line) for line in lines]
+
+
+def guard_path() -> list[Path]:
+    """The repo's root and wrapt, as a newcomer puts them on PYTHONPATH."""
+    return [ROOT, environments.wrapt_path()]
