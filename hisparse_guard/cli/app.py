@@ -25,6 +25,7 @@ COMMANDS: dict[str, str] = {
     "run": "run",
     "path": "path",
     "bundle": "bundle",
+    "report": "report",
 }
 
 # Words after `--` belong to another program, and are not to be parsed here.

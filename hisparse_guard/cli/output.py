@@ -1,0 +1,61 @@
+"""What commands write for people: pages from templates, and files that are there whole or not."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import jinja2
+
+
+def templates() -> jinja2.Environment:
+    """The page templates of this package; all values are escaped."""
+    import jinja2
+
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader("hisparse_guard.cli", "templates"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+
+
+def render_page(template: str, **values: Any) -> str:
+    """One self-contained HTML page.
+
+    Args:
+        template: a file in ``templates/``, which extends ``base.html.j2``.
+        values: what the template asks for; a missing one raises ``jinja2.UndefinedError``.
+    """
+    return templates().get_template(template).render(**values)
+
+
+def replace_file(path: str | os.PathLike[str], text: str) -> None:
+    """Writes `text` as UTF-8 to `path`, which holds the old or the new content at any moment.
+
+    Raises:
+        OSError: the folder is missing, full or not writable; `path` is as it was.
+    """
+    target = Path(path)
+    if target.exists() and not target.is_file():
+        # A device or a pipe (/dev/stdout) cannot be replaced.
+        target.write_text(text, encoding="utf-8")
+        return
+    descriptor, partial = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as handle:
+            handle.write(text)
+        # mkstemp keeps others out, but node_exporter and colleagues are to read the result.
+        mask = os.umask(0)
+        os.umask(mask)
+        Path(partial).chmod(0o666 & ~mask)
+        Path(partial).replace(target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            Path(partial).unlink()
+        raise

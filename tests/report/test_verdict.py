@@ -1,0 +1,335 @@
+"""Which processes make a server, and what is said of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hisparse_guard.cli.report import Report, judge
+from tests.report.samples import Process, world
+
+
+def judged(tmp_path: Path, *lives: Process) -> Report:
+    for life in lives:
+        life.write(tmp_path)
+    return judge([tmp_path])
+
+
+def verdicts(report: Report) -> list[str]:
+    return [server.verdict for server in report.servers]
+
+
+def why(report: Report) -> str:
+    return "\n".join(report.servers[0].reasons + report.servers[0].notes)
+
+
+# One server, each verdict
+
+
+def test_verified_on_all_ranks_is_safe(tmp_path: Path) -> None:
+    report = judged(tmp_path, *(p.guarded() for p in world()))
+    assert (report.verdict, report.exit_code) == ("safe", 0)
+    assert "ranks 0-1: workspace verified with backend trtllm" in why(report)
+
+
+def test_made_without_a_getter_to_verify_is_safe(tmp_path: Path) -> None:
+    report = judged(tmp_path, *(p.config().resolve().workspace("made") for p in world()))
+    assert report.verdict == "safe"
+    assert "made" in why(report)
+
+
+@pytest.mark.parametrize("answer", [None, (None, False)])
+@pytest.mark.parametrize("pinned", [None, "none"])
+def test_no_all_reduce_is_safe(tmp_path: Path, answer: Any, pinned: str | None) -> None:
+    lives = [p.config().resolve(answer=answer, pinned=pinned) for p in world()]
+    report = judged(tmp_path, *lives)
+    assert (report.verdict, report.exit_code) == ("safe", 0)
+    assert "FlashInfer all-reduce is off" in why(report)
+
+
+def test_tensor_parallel_size_one_is_safe(tmp_path: Path) -> None:
+    """Nothing resolves there: there is no all-reduce."""
+    lives = [Process(rank=None, pid=100 + n).config(tp=1) for n in range(3)]
+    report = judged(tmp_path, *lives)
+    assert (report.verdict, report.exit_code, len(report.servers)) == ("safe", 0, 1)
+
+
+def test_observe_shows_the_fault(tmp_path: Path) -> None:
+    report = judged(tmp_path, *(p.observed() for p in world(mode="observe")))
+    assert (report.verdict, report.exit_code) == ("unsafe", 1)
+    assert "ranks 0-1: mnnvl workspace under HiSparse" in why(report)
+    assert "HISPARSE_GUARD_MODE=enforce" in (report.servers[0].advice or "")
+
+
+def test_an_mnnvl_workspace_is_never_forgiven(tmp_path: Path) -> None:
+    """A quant workspace beside a good primary one, or one that was replaced later."""
+    lives = [
+        p.guarded().workspace("made", "mnnvl", kind="quant").workspace("verified") for p in world()
+    ]
+    assert judged(tmp_path, *lives).verdict == "unsafe"
+
+
+def test_hisparse_seen_after_the_workspace_still_counts(tmp_path: Path) -> None:
+    lives = [
+        p.config(hisparse=False)
+        .resolve(hisparse=False, answer=("mnnvl", True), pinned=None)
+        .workspace("made", "mnnvl", hisparse=False)
+        .config()
+        for p in world()
+    ]
+    assert judged(tmp_path, *lives).verdict == "unsafe"
+
+
+@pytest.mark.parametrize(
+    ("variable", "advice"),
+    [
+        ({"VLLM_FLASHINFER_ALLREDUCE_BACKEND": "mnnvl"}, "unset VLLM_FLASHINFER_ALLREDUCE_BACKEND"),
+        ({}, "HISPARSE_GUARD_MULTINODE=keep"),
+    ],
+)
+def test_unsafe_says_what_to_change(
+    tmp_path: Path, variable: dict[str, str | None], advice: str
+) -> None:
+    lives = [
+        p.config()
+        .resolve(answer=("mnnvl", False), alone=("mnnvl", False), rule="multinode", pinned=None)
+        .workspace("made", "mnnvl", expected="mnnvl")
+        for p in world(environment=variable)
+    ]
+    report = judged(tmp_path, *lives)
+    assert report.verdict == "unsafe"
+    assert advice in (report.servers[0].advice or "")
+
+
+def test_ranks_that_differ_disagree(tmp_path: Path) -> None:
+    first, second = world()
+    second.config().resolve(answer=None, pinned="none")
+    report = judged(tmp_path, first.guarded(), second)
+    assert (report.verdict, report.exit_code) == ("disagreement", 1)
+    assert "rank 0: trtllm" in why(report) and "rank 1: no FlashInfer all-reduce" in why(report)
+
+
+def test_one_mnnvl_among_trtllm_is_unsafe_and_the_disagreement_is_told(tmp_path: Path) -> None:
+    first, second = world()
+    report = judged(tmp_path, first.guarded(), second.observed())
+    assert (report.verdict, report.exit_code) == ("unsafe", 1)
+    assert "backends differ" in why(report) and "modes differ: enforce, observe" in why(report)
+
+
+def test_ranks_that_saw_different_configs_disagree(tmp_path: Path) -> None:
+    first, second = world()
+    second.config(hisparse=False).resolve(hisparse=False, answer=("mnnvl", True), pinned=None)
+    report = judged(tmp_path, first.guarded(), second)
+    assert report.verdict == "disagreement"
+    assert "HiSparse was seen by rank 0 and not by rank 1" in why(report)
+
+
+def test_groups_of_one_world_may_differ(tmp_path: Path) -> None:
+    """TP 2 x DP 2: one group spans nodes and cannot have trtllm, the other can."""
+    lives = world(4, group=2)
+    for life in lives[:2]:
+        life.guarded()
+    for life in lives[2:]:
+        life.config().resolve(answer=(None, False), alone=("mnnvl", False), pinned=None)
+    report = judged(tmp_path, *lives)
+    assert (report.verdict, len(report.servers)) == ("safe", 1)
+
+
+def test_fewer_ranks_than_the_world_is_partly_guarded(tmp_path: Path) -> None:
+    report = judged(tmp_path, *(p.guarded() for p in world(8)[:5]))
+    assert (report.verdict, report.exit_code) == ("partly guarded", 1)
+    assert report.servers[0].missing == [5, 6, 7]
+    assert "5 of 8 ranks reported; no evidence from ranks 5-7" in why(report)
+
+
+def test_the_world_counts_not_the_group(tmp_path: Path) -> None:
+    """A whole tensor parallel group reported, and the other replica's did not."""
+    report = judged(tmp_path, *(p.guarded() for p in world(4, group=2)[:2]))
+    assert report.verdict == "partly guarded"
+
+
+def test_ranks_known_only_later(tmp_path: Path) -> None:
+    """The first lines of a life have no rank yet: the latest known one counts."""
+    report = judged(tmp_path, *(p.guarded() for p in world()))
+    assert [life.rank for life in report.servers[0].workers] == [0, 1]
+    assert [life.world_size for life in report.servers[0].workers] == [2, 2]
+
+
+def test_a_failed_workspace(tmp_path: Path) -> None:
+    lives = [
+        p.config()
+        .resolve()
+        .workspace("failed", None, error="RuntimeError: nvcc not found", serves="NCCL")
+        for p in world()
+    ]
+    report = judged(tmp_path, *lives)
+    assert (report.verdict, report.exit_code) == ("failed", 4)
+    assert "ranks 0-1: RuntimeError: nvcc not found; NCCL serves instead" in why(report)
+    assert "doctor" in (report.servers[0].advice or "")
+
+
+def test_a_failure_that_was_made_good(tmp_path: Path) -> None:
+    """vLLM tries trtllm where mnnvl cannot be made."""
+    lives = [
+        p.config().resolve().workspace("failed", "mnnvl", error="no multicast").workspace("made")
+        for p in world()
+    ]
+    report = judged(tmp_path, *lives)
+    assert report.verdict == "safe"
+    assert "a workspace failed, another serves: no multicast" in why(report)
+
+
+def test_a_quant_workspace_that_fails_leaves_the_primary(tmp_path: Path) -> None:
+    lives = [p.guarded().workspace("failed", None, kind="quant", error="oom") for p in world()]
+    assert judged(tmp_path, *lives).verdict == "safe"
+
+
+def test_a_workspace_that_fails_on_one_rank_is_a_disagreement(tmp_path: Path) -> None:
+    first, second = world()
+    second.config().resolve().workspace("failed", None, error="no memory")
+    assert judged(tmp_path, first.guarded(), second).verdict == "disagreement"
+
+
+def test_no_workspace_yet_is_unproven(tmp_path: Path) -> None:
+    report = judged(tmp_path, *(p.config().resolve() for p in world()))
+    assert (report.verdict, report.exit_code) == ("unproven", 4)
+
+
+def test_one_rank_without_a_workspace_is_unproven(tmp_path: Path) -> None:
+    first, second = world()
+    report = judged(tmp_path, first.guarded(), second.config().resolve())
+    assert report.verdict == "unproven"
+    assert "rank 1: HiSparse seen, no workspace made yet" in why(report)
+
+
+def test_hisparse_without_workers_is_unproven(tmp_path: Path) -> None:
+    report = judged(tmp_path, Process(rank=None).config(tp=8))
+    assert (report.verdict, report.exit_code) == ("unproven", 4)
+
+
+def test_without_hisparse_nothing_is_wrong(tmp_path: Path) -> None:
+    """Not even that only one rank reported: nothing is changed there."""
+    life = Process(world=8).config(hisparse=False)
+    life.resolve(hisparse=False, answer=("mnnvl", True), pinned=None)
+    report = judged(tmp_path, life.workspace("made", "mnnvl", hisparse=False))
+    assert (report.verdict, report.exit_code) == ("not HiSparse", 0)
+
+
+def test_bystanders_alone_are_not_concerned(tmp_path: Path) -> None:
+    report = judged(tmp_path, Process(rank=None).config(hisparse=False))
+    assert (report.verdict, report.exit_code) == ("not HiSparse", 0)
+    assert (len(report.servers), len(report.bystanders)) == (0, 1)
+
+
+def test_nothing_at_all_is_no_evidence(tmp_path: Path) -> None:
+    assert (judge([tmp_path]).verdict, judge([tmp_path]).exit_code) == ("no evidence", 3)
+    (tmp_path / "hisparse-guard-a-1.jsonl").write_text("hello\n")
+    assert judge([tmp_path]).verdict == "no evidence"
+
+
+def test_only_processes_that_resolved_are_judged(tmp_path: Path) -> None:
+    """API server, engine core and a throw-away child arm and see the config too."""
+    report = judged(
+        tmp_path,
+        Process(rank=None, pid=10, ppid=1, start=-9.0).config(),
+        Process(rank=None, pid=50, ppid=10, start=-5.0, instance=None).config(),
+        Process(rank=None, pid=77, ppid=50, start=4.0).config(),
+        *(p.guarded() for p in world(ppid=50)),
+    )
+    assert verdicts(report) == ["safe"]
+    assert [life.pid for life in report.servers[0].others] == [10, 50, 77]
+
+
+# Which processes make a server
+
+
+def test_two_servers_side_by_side(tmp_path: Path) -> None:
+    prefill = world(rendezvous="tcp://127.0.0.1:1111", instance="p")
+    decode = world(rendezvous="tcp://127.0.0.1:2222", instance="d", pid=200)
+    report = judged(tmp_path, *(p.guarded() for p in prefill), *(p.observed() for p in decode))
+    assert verdicts(report) == ["unsafe", "safe"]
+    assert [server.latest for server in report.servers] == [True, True]
+
+
+def test_a_server_over_nodes(tmp_path: Path) -> None:
+    """Instance ids and parents are a node's own there; the meeting address is not."""
+    lives = [
+        Process(
+            rank=r, world=4, host=f"node-{r // 2}", pid=100 + r, ppid=50 + r // 2,
+            instance=f"i{r // 2}", start=40.0 * (r // 2),
+        ).guarded()
+        for r in range(4)
+    ]  # fmt: skip
+    report = judged(tmp_path, *lives)
+    assert verdicts(report) == ["safe"]
+    assert report.servers[0].hosts == ["node-0", "node-1"]
+
+
+def test_restarts_are_runs_of_their_own(tmp_path: Path) -> None:
+    """The same pids, files and address: a container that restarts. The worst verdict leads."""
+    first = [p.observed() for p in world(mode="observe")]
+    second = [p.guarded() for p in world(start=600.0, instance="def456")]
+    report = judged(tmp_path, *first, *second)
+    assert verdicts(report) == ["unsafe", "safe"]
+    assert [server.latest for server in report.servers] == [False, True]
+    assert (report.verdict, report.exit_code) == ("unsafe", 1)
+    assert len({server.identifier for server in report.servers}) == 2
+
+
+def test_a_rank_that_starts_after_the_others_met_is_of_another_run(tmp_path: Path) -> None:
+    """Half of the first run is not guarded; a rank of the second must not fill its place."""
+    first = world(instance=None)[0].guarded()
+    second = world(start=600.0, instance=None, pid=200)
+    report = judged(tmp_path, first, *(p.guarded() for p in reversed(second)))
+    assert sorted(verdicts(report)) == ["partly guarded", "safe"]
+
+
+def test_without_an_address_the_instance_counts(tmp_path: Path) -> None:
+    lives = [p.guarded() for p in world(rendezvous=None)]
+    other = [p.guarded() for p in world(rendezvous=None, instance="other", start=0.5, pid=200)]
+    assert verdicts(judged(tmp_path, *lives, *other)) == ["safe", "safe"]
+
+
+def test_without_either_the_parent_counts(tmp_path: Path) -> None:
+    lives = [p.guarded() for p in world(rendezvous=None, instance=None)]
+    other = Process(rendezvous=None, instance=None, ppid=51, pid=300).guarded()
+    assert sorted(verdicts(judged(tmp_path, *lives, other))) == ["partly guarded", "safe"]
+
+
+def test_replicas_with_worlds_of_their_own(tmp_path: Path) -> None:
+    """Data parallelism of a dense model: one instance, one world a replica."""
+    lives = [
+        life.guarded()
+        for replica in range(2)
+        for life in world(rendezvous=f"tcp://127.0.0.1:{4000 + replica}", pid=100 + 10 * replica)
+    ]
+    api = Process(rank=None, pid=5, ppid=1, start=-9.0).config()
+    report = judged(tmp_path, api, *lives)
+    assert verdicts(report) == ["safe", "safe"]
+    assert all([life.pid for life in server.others] == [5] for server in report.servers)
+
+
+def test_forked_workers(tmp_path: Path) -> None:
+    """A forked child begins a life of its own and may see no config before it resolves."""
+    lives = [p.resolve().workspace() for p in world(instance=None)]
+    report = judged(tmp_path, Process(rank=None, pid=50, ppid=1, start=-5.0).config(), *lives)
+    assert verdicts(report) == ["safe"]
+    assert len(report.servers[0].others) == 1
+
+
+def test_lost_lines_and_errors_are_notes(tmp_path: Path) -> None:
+    first, second = (p.guarded() for p in world())
+    first.line("error", message="a fresh decision differs from the pin", detail="none, trtllm")
+    del second.lines[1]
+    report = judged(tmp_path, first, second)
+    assert report.verdict == "safe"
+    assert "a fresh decision differs from the pin (none, trtllm)" in why(report)
+    assert "1 line of evidence lost" in why(report)
+
+
+def test_images_that_differ_are_told(tmp_path: Path) -> None:
+    first, second = (p.guarded() for p in world())
+    second.lines = [line.replace("0.33.0", "0.32.0") for line in second.lines]
+    assert "vLLM versions differ: 0.32.0, 0.33.0" in why(judged(tmp_path, first, second))
