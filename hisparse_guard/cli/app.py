@@ -26,6 +26,7 @@ COMMANDS: dict[str, str] = {
     "path": "path",
     "bundle": "bundle",
     "report": "report",
+    "triage": "triage",
 }
 
 # Words after `--` belong to another program, and are not to be parsed here.

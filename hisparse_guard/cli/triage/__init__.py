@@ -1,0 +1,25 @@
+"""`hisparse-guard triage`: which known fault does this vLLM log show?
+
+`triage(paths, …)` answers with a `Triage` that has `.exit_code` and `.to_json()`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hisparse_guard.cli.triage.command import command
+
+if TYPE_CHECKING:
+    from hisparse_guard.cli.triage.core import Triage, triage
+
+__all__ = ["Triage", "command", "triage"]
+
+
+def __getattr__(name: str) -> Any:
+    # The catalogue and its expressions are only needed once a log is read, and
+    # `hisparse-guard --help` imports this package.
+    if name in ("Triage", "triage"):
+        from hisparse_guard.cli.triage import core
+
+        return getattr(core, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

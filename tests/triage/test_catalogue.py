@@ -1,0 +1,58 @@
+"""Every entry is well formed, and names its log with the right certainty."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hisparse_guard.cli.triage import triage
+from hisparse_guard.cli.triage.catalogue import load
+from tests.triage.cases import CASES
+
+
+def names(log: Path, **options: object) -> list[tuple[str, str]]:
+    result = triage([str(log)], **options)  # type: ignore[arg-type]
+    return [
+        (finding.fault.id, finding.certainty)
+        for _, judged in result.lives
+        for finding in judged.findings
+        if finding.follows_from is None
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fault", "certainty", "log"), CASES, ids=[f"{n}-{case[0]}" for n, case in enumerate(CASES)]
+)
+def test_log_of_a_known_fault(tmp_path: Path, fault: str, certainty: str, log: str) -> None:
+    path = tmp_path / "vllm.log"
+    path.write_text(log)
+    assert names(path) == [(fault, certainty)]
+    result = triage([str(path)])
+    assert result.exit_code == 1
+    finding = result.lives[0][1].findings[0]
+    assert finding.evidence, "a fault without a line that shows it"
+    text = log.splitlines()
+    for line in finding.evidence:
+        assert line.message.strip() in text[line.number - 1]
+
+
+def test_every_entry_has_a_case() -> None:
+    assert {case[0] for case in CASES} == {fault.id for fault in load().faults}
+
+
+def test_sources_and_order() -> None:
+    faults = load().faults
+    assert all(fault.sources and fault.next_steps for fault in faults)
+    assert len({fault.order for fault in faults}) == len(faults), "which comes first is a decision"
+
+
+@pytest.mark.parametrize("symptom", ["garbled", "slow"])
+def test_what_only_the_operator_sees(tmp_path: Path, symptom: str) -> None:
+    from tests.triage.logs import HISPARSE_METRICS, served, start, workspace
+
+    path = tmp_path / "vllm.log"
+    path.write_text("\n".join([start(), workspace("trtllm"), served(), HISPARSE_METRICS]))
+    assert names(path) == []
+    expected = {"garbled": "hisparse-garbled-output", "slow": "trtllm-slow-on-bridged-nvlink"}
+    assert [name for name, _ in names(path, symptoms=[symptom])] == [expected[symptom]]
