@@ -146,6 +146,17 @@ def test_a_prompt_is_not_evidence(tmp_path: Path) -> None:
     assert result.lives[0][1].life.count("launch_failure") == 0
 
 
+@pytest.mark.parametrize(
+    "head",
+    ['{"log":"', '{"log":"cut', '{"log":"a\\n","stream":"std', '{"log":"a\\', '{"x":1} ', "{"],
+)
+def test_cut_json_with_another_process_behind_it(tmp_path: Path, head: str) -> None:
+    lines = CRASH.splitlines()
+    lines[13] = head + lines[13]
+    del lines[14:]
+    assert named(write(tmp_path, "\n".join(lines))) == ["hisparse-mnnvl proven"]
+
+
 def test_two_processes_in_one_line(tmp_path: Path) -> None:
     log = CRASH.replace("\n(Worker_TP2", request().replace("\n", "") + "(Worker_TP2")
     assert named(write(tmp_path, log)) == ["hisparse-mnnvl proven"]
@@ -275,7 +286,7 @@ def mutated(draw: st.DrawFn) -> bytes:
 
 
 @settings(
-    max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=mutated())
 def test_mutations_never_crash_and_evidence_is_in_the_log(tmp_path: Path, data: bytes) -> None:
@@ -298,12 +309,12 @@ def test_mutations_never_crash_and_evidence_is_in_the_log(tmp_path: Path, data: 
         assert launches <= data.count(b"unspecified launch failure") + data.count(
             b"LaunchFailure"
         ) + data.count(b"719") + data.count(b"LAUNCH_FAILED")
-    if b"unspecified launch failure" in data and b"\\" not in data:
+    if b"unspecified launch failure" in data:
         assert result.exit_code != 0, "a launch failure was called healthy"
 
 
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.binary(max_size=3000))
 def test_any_bytes(tmp_path: Path, data: bytes) -> None:

@@ -56,6 +56,11 @@ _TORCH_RANK = re.compile(r"\[rank(?P<rank>\d+)\]:")
 _RANK_IN_LABEL = re.compile(r"(?:DP(?P<dp>\d+))?_?(?:PP\d+_)?TP(?P<tp>\d+)")
 _WORKER_NUMBER = re.compile(r"^VllmWorker(?:Process)?-(?P<rank>\d+)$")
 
+_MESSAGE_KEYS = ("log", "MESSAGE", "message", "msg", "textPayload", "line", "body", "@message")
+_CUT_JSON = re.compile(
+    r'\{"(?:log|MESSAGE|message|msg|textPayload|line|body)": ?"(?P<body>(?:[^"\\]|\\.)*)'
+)
+
 # What a client sent or got: never evidence, whatever words are in it.
 _FROM_CLIENTS = ("logger.py:", "request_logger.py:", "log_response.py:")
 
@@ -106,18 +111,21 @@ def _from_json(text: str) -> tuple[str, dict[str, str]] | None:
     try:
         record: Any = json.loads(text)
     except ValueError:
-        cut = re.match(r'\{"(?:log|MESSAGE|message)":\s*"(?P<body>(?:[^"\\]|\\.)*)', text)
+        cut = _CUT_JSON.match(text)
         if cut is None:
             return None
         try:
-            return json.loads(f'"{cut["body"]}"'), {}
+            body: Any = json.loads(f'"{cut["body"]}"')
         except ValueError:
-            return cut["body"], {}
+            body = cut["body"]
+        rest = text[cut.end() :].lstrip('"')
+        # Nothing may be lost: what another process wrote behind it is kept.
+        return (f"{body} {rest}" if rest.strip() else str(body)), {}
     except RecursionError:
         return None
     if not isinstance(record, dict):
         return None
-    for key in ("log", "MESSAGE", "message", "msg"):
+    for key in _MESSAGE_KEYS:
         message = record.get(key)
         if isinstance(message, list) and all(isinstance(item, int) for item in message):
             # journalctl writes a message that is not UTF-8 as a list of bytes.
