@@ -27,6 +27,7 @@ COMMANDS: dict[str, str] = {
     "bundle": "bundle",
     "report": "report",
     "triage": "triage",
+    "ramp": "ramp",
 }
 
 # Words after `--` belong to another program, and are not to be parsed here.

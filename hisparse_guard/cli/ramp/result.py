@@ -1,0 +1,272 @@
+"""What a ramp found: every request once, done or failed, and what follows from that."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+SCHEMA = 1
+TOOL = "hisparse-guard ramp"
+
+
+def percentile(values: Sequence[float], percent: float) -> float | None:
+    """Linear between the two nearest ranks; None without values."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    place = (len(ordered) - 1) * percent / 100
+    low = math.floor(place)
+    high = math.ceil(place)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+@dataclass
+class Request:
+    """One planned request and what became of it. Times in seconds since the epoch."""
+
+    number: int
+    id: str = ""
+    sent: float | None = None
+    ended: float | None = None
+    done: bool = False
+    kind: str | None = None
+    error: str | None = None
+    detail: str | None = None
+    prompt_tokens: int | None = None
+    output_tokens: int = 0
+    ttft_s: float | None = None
+    latency_s: float | None = None
+    itl_s: list[float] = field(default_factory=list)
+
+    @property
+    def settled(self) -> bool:
+        return self.done or self.error is not None
+
+    def fail(self, kind: str, error: str, detail: str | None = None) -> None:
+        self.kind, self.error, self.detail = kind, error, detail
+
+    def to_json(self) -> dict[str, Any]:
+        named = ("number", "id", "sent", "ended", "done", "kind", "error", "detail")
+        measured = ("prompt_tokens", "output_tokens", "ttft_s", "latency_s", "itl_s")
+        return {name: getattr(self, name) for name in (*named, *measured)}
+
+
+@dataclass
+class LevelResult:
+    """One level. `state`: "complete" (all its requests were sent and ended by themselves),
+    "stopped" (engine dead) or "interrupted"."""
+
+    number: int
+    concurrency: int
+    requests: list[Request]
+    state: str = "complete"
+    reason: str | None = None
+    started: float = 0.0
+    ended: float = 0.0
+    generator_exit: int | None = None
+
+    @property
+    def planned(self) -> int:
+        return len(self.requests)
+
+    @property
+    def done(self) -> int:
+        return sum(request.done for request in self.requests)
+
+    @property
+    def failed(self) -> int:
+        return self.planned - self.done
+
+    @property
+    def duration_s(self) -> float:
+        """From the first request sent to the last one ended."""
+        sent = [r.sent for r in self.requests if r.sent is not None]
+        ended = [r.ended for r in self.requests if r.sent is not None and r.ended is not None]
+        return max(ended) - min(sent) if sent and ended else 0.0
+
+    def tokens_per_s(self) -> float | None:
+        """Output tokens of done requests over the level's duration."""
+        tokens = sum(r.output_tokens for r in self.requests if r.done)
+        return tokens / self.duration_s if tokens and self.duration_s else None
+
+    def first_failure(self) -> Request | None:
+        """Of those that were sent and ended by themselves the earliest, else any failed one."""
+        failed = [r for r in self.requests if not r.done]
+        own = [r for r in failed if r.sent is not None and r.kind not in ("cut off", "generator")]
+        return min(own or failed, key=lambda r: (r.ended or math.inf, r.number), default=None)
+
+    def to_json(self) -> dict[str, Any]:
+        good = [r for r in self.requests if r.done]
+        ttft = [r.ttft_s * 1000 for r in good if r.ttft_s is not None]
+        itl = [gap * 1000 for r in good for gap in r.itl_s]
+
+        def milliseconds(values: list[float]) -> dict[str, float | None]:
+            top = percentile(values, 99)
+            return {
+                "median": round(statistics.median(values), 3) if values else None,
+                "p99": None if top is None else round(top, 3),
+            }
+
+        speed = self.tokens_per_s()
+        kinds = Counter(r.kind or "unknown" for r in self.requests if not r.done)
+        return {
+            "concurrency": self.concurrency,
+            "planned": self.planned,
+            "done": self.done,
+            "failed": self.failed,
+            "state": self.state,
+            "reason": self.reason,
+            "failures": dict(kinds.most_common()),
+            "duration_s": round(self.duration_s, 3),
+            "output_tokens_per_s": None if speed is None else round(speed, 3),
+            "ttft_ms": milliseconds(ttft),
+            "itl_ms": milliseconds(itl),
+            "prompt_tokens": sorted({r.prompt_tokens for r in good if r.prompt_tokens is not None})
+            if len({r.prompt_tokens for r in good}) <= 4
+            else None,
+            "generator_exit": self.generator_exit,
+        }
+
+
+@dataclass
+class Result:
+    """The whole ramp.
+
+    Attributes:
+        not_run: levels that were never begun, as (concurrency, requests).
+        stopped: why the ramp ended early, or None.
+        engine_dead: what showed that the engine was dead during the ramp, or None.
+        after: what the server did after the last level; None where that was not asked.
+    """
+
+    base_url: str
+    model: str
+    load: dict[str, Any]
+    server: dict[str, Any]
+    levels: list[LevelResult] = field(default_factory=list)
+    not_run: list[tuple[int, int]] = field(default_factory=list)
+    stopped: str | None = None
+    engine_dead: str | None = None
+    interrupted: bool = False
+    after: dict[str, Any] | None = None
+    generator: dict[str, Any] = field(default_factory=dict)
+    started: str = ""
+    ended: str = ""
+    guard_version: str = ""
+
+    @property
+    def done(self) -> int:
+        return sum(level.done for level in self.levels)
+
+    @property
+    def failed(self) -> int:
+        return sum(level.failed for level in self.levels)
+
+    @property
+    def partial(self) -> bool:
+        """Not every level was run to its end."""
+        return bool(self.not_run) or any(level.state != "complete" for level in self.levels)
+
+    @property
+    def alive(self) -> bool | None:
+        """Whether the engine served after the last level; None where that was not asked."""
+        if self.after is None:
+            return None
+        return not self.after["health"] and not self.after["probe"] and bool(self.after["listed"])
+
+    @property
+    def verdict(self) -> str:
+        """What the ramp shows of the server.
+
+        - "passed": every request of every level done, and the engine served afterwards.
+        - "failed": a request failed at the server, or the engine died.
+        - "interrupted": neither was shown before the operator ended it.
+        - "inconclusive": the load itself could not be made.
+        """
+        at_server = any(
+            not request.done and request.kind not in ("cut off", "not sent", "generator")
+            for level in self.levels
+            for request in level.requests
+        )
+        if at_server or self.engine_dead or self.alive is False:
+            return "failed"
+        if self.interrupted:
+            return "interrupted"
+        return "passed" if self.alive and not self.partial and not self.failed else "inconclusive"
+
+    @property
+    def exit_code(self) -> int:
+        if self.interrupted:
+            return 130
+        return 0 if self.verdict == "passed" else 1
+
+    def first_failure(self) -> dict[str, Any] | None:
+        for level in self.levels:
+            request = level.first_failure()
+            if request is not None:
+                return {
+                    "level": level.concurrency,
+                    "request": request.number,
+                    "id": request.id,
+                    "at": request.ended,
+                    "after_done": sum(
+                        r.done and (r.ended or 0.0) <= (request.ended or math.inf)
+                        for one in self.levels
+                        for r in one.requests
+                    ),
+                    "kind": request.kind,
+                    "error": request.error,
+                    "detail": request.detail,
+                }
+        return None
+
+    def sentence(self) -> str:
+        """The verdict in words."""
+        total = sum(level.planned for level in self.levels)
+        if self.verdict == "passed":
+            return f"passed: {self.done} of {total} requests done, the engine still serves"
+        parts = [f"{self.done} of {total} requests done, {self.failed} failed"]
+        if self.stopped:
+            parts.append(f"stopped early, {self.stopped}")
+        elif self.interrupted:
+            parts.append("ended by the operator")
+        if self.alive is False and not self.stopped:
+            after = self.after or {}
+            why = after["health"] or after["probe"] or "the model is no longer listed"
+            parts.append(f"the engine does not serve afterwards ({why})")
+        if self.partial:
+            parts.append("this result is partial")
+        return f"{self.verdict}: " + "; ".join(parts)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "tool": TOOL,
+            "schema": SCHEMA,
+            "verdict": self.verdict,
+            "sentence": self.sentence(),
+            "partial": self.partial,
+            "interrupted": self.interrupted,
+            "stopped": self.stopped,
+            "engine_dead": self.engine_dead,
+            "started": self.started,
+            "ended": self.ended,
+            "guard_version": self.guard_version,
+            "base_url": self.base_url,
+            "model": self.model,
+            "server": self.server,
+            "generator": self.generator,
+            "load": self.load,
+            "done": self.done,
+            "failed": self.failed,
+            "levels": [level.to_json() for level in self.levels],
+            "levels_not_run": [
+                {"concurrency": concurrency, "planned": requests}
+                for concurrency, requests in self.not_run
+            ],
+            "first_failure": self.first_failure(),
+            "after": self.after,
+        }

@@ -1,0 +1,66 @@
+"""Results made by hand, to write out."""
+
+from __future__ import annotations
+
+from hisparse_guard.cli.ramp.result import LevelResult, Request, Result
+
+FINE = {"health": None, "probe": None, "listed": True}
+DEAD = {"health": "http://127.0.0.1:8000/health answers 503", "probe": "it fails", "listed": False}
+LOAD = {
+    "levels": [[1, 8], [16, 32]],
+    "isl": 32_000,
+    "osl": 2_000,
+    "multi_turn": False,
+    "turns": 1,
+    "turn_isl": 0,
+    "seed": 7,
+    "timeout_s": 1800.0,
+    "request_ids": "ramp-0-",
+}
+
+
+def level(number: int, concurrency: int, planned: int, done: int) -> LevelResult:
+    requests = []
+    for n in range(planned):
+        request = Request(n, f"ramp-0-{concurrency}-{n}", sent=10.0 * n, ended=10.0 * n + 9)
+        if n < done:
+            request.done = True
+            request.prompt_tokens, request.output_tokens = 32_000, 2_000
+            request.ttft_s, request.latency_s, request.itl_s = 1.5, 9.0, [0.02, 0.025, 0.03]
+        else:
+            request.fail("http 500", "HTTP 500: EngineCore <encountered> an issue", "Traceback")
+        requests.append(request)
+    state = "complete" if done == planned else "stopped"
+    return LevelResult(number, concurrency, requests, state=state)
+
+
+def result(*levels: LevelResult, dead: bool = False) -> Result:
+    return Result(
+        "http://127.0.0.1:8000",
+        "zai-org/GLM-5.3",
+        dict(LOAD),
+        {
+            "versions": {"http://127.0.0.1:8000": "0.1.dev21371+g5be911ee8"},
+            "models": ["zai-org/GLM-5.3"],
+            "max_model_len": 98_304,
+            "without_health": [],
+        },
+        levels=list(levels),
+        generator={"name": "vllm bench serve", "vllm": "0.33.0", "python": "3.12.1"},
+        after=dict(DEAD if dead else FINE),
+        engine_dead=DEAD["health"] if dead else None,
+        stopped=f"the engine is dead: {DEAD['health']}" if dead else None,
+        not_run=[(32, 64)] if dead else [],
+        started="2026-11-30T20:01:02.123Z",
+        ended="2026-11-30T20:41:02.123Z",
+        guard_version="0.1.0",
+    )
+
+
+def passed() -> Result:
+    return result(level(0, 1, 8, 8), level(1, 16, 32, 32))
+
+
+def failed() -> Result:
+    """The published one's last level: 9 done, 23 failed."""
+    return result(level(0, 1, 8, 8), level(1, 16, 32, 9), dead=True)
