@@ -196,12 +196,24 @@ def _name_vllm(interpreter: Path) -> None:
         partial.rename(named)
 
 
+def injectors_python() -> Path:
+    """The interpreter of an environment with ddtrace, OpenTelemetry, autowrapt and coverage."""
+    return venv("injectors", requirements("injectors"))
+
+
+def ray_python() -> Path:
+    """The interpreter of an environment with Ray, and without wrapt."""
+    return venv("ray", requirements("ray"))
+
+
 def build_all() -> None:
     for version in RELEASES:
         vllm_release(version)
     image_python()
     wrapt_path()
     server_python()
+    injectors_python()
+    ray_python()
 
 
 if __name__ == "__main__":
@@ -211,4 +223,11 @@ if __name__ == "__main__":
         elif known in RELEASES:
             print(vllm_release(known))
         else:
-            print({"image": image_python, "server": server_python, "wrapt": wrapt_path}[known]())
+            known_environments = {
+                "image": image_python,
+                "injectors": injectors_python,
+                "ray": ray_python,
+                "server": server_python,
+                "wrapt": wrapt_path,
+            }
+            print(known_environments[known]())
