@@ -42,31 +42,39 @@ def ranks() -> tuple[int | None, int | None]:
 class Evidence:
     """Writes the evidence of this process; does nothing without a folder."""
 
-    def __init__(self, armed: Callable[[], dict[str, Any]]) -> None:
+    def __init__(self, opening: Callable[[], list[tuple[str, dict[str, Any]]]]) -> None:
         """Args:
-        armed: gives the fields of the event ``armed``, once a life.
+        opening: the events with which each life begins.
         """
-        self._armed = armed
+        self._opening = opening
         self._counts: dict[tuple[str, str], list[Any]] = {}
         self._warned = False
         self.directory: str | None = None
-        self.begin("sitecustomize")
+        self.begin()
 
-    def begin(self, how: str) -> None:
+    def begin(self) -> None:
         """A life begins: the guard was armed here, or this is a forked child."""
-        self.how = how
         self.start = now()
         self.pid = os.getpid()
         self._seq = 0
         self._counts.clear()
         self._warned = False
 
+    def open(self) -> bool:
+        """Writes the opening, unless this life has one; whether it was written just now."""
+        if self.directory is None or self._seq > 0:
+            return False
+        for event, fields in self._opening():
+            self._attempt(event, fields)
+        return True
+
     def write(self, event: str, **fields: Any) -> None:
-        if self.directory is None:
-            return
+        if self.directory is not None:
+            self.open()
+            self._attempt(event, fields)
+
+    def _attempt(self, event: str, fields: dict[str, Any]) -> None:
         try:
-            if self._seq == 0:
-                self._line("armed", {"how": self.how, **self._armed()})
             self._line(event, fields)
         except Exception as error:
             self._warn(error)

@@ -56,7 +56,7 @@ class Guard:
         self.hisparse = False
         self.decided = PerGroup()
         self.left: tuple[Place, float] | None = None
-        self.evidence = Evidence(self._armed_fields)
+        self.evidence = Evidence(self._opening)
         # Set by the hooks: vLLM's own way to the current config, and what is done
         # when the first HiSparse config is seen.
         self.current_config: Callable[[], Any] | None = None
@@ -72,9 +72,9 @@ class Guard:
 
     def begin(self, how: str) -> None:
         """A life begins: the guard was armed in this process, or it was forked."""
-        self.how = f"{self.how}, forked" if how == "fork" else how
+        self.how = how
         self.made = 0
-        self.evidence.begin(how)
+        self.evidence.begin()
 
     @told
     def end(self) -> None:
@@ -118,9 +118,9 @@ class Guard:
         return config is not None
 
     def note_config(self, config: Any) -> None:
-        if self.settings().mode == "off":
-            return
         facts = read_config(config)
+        if facts.hisparse and self.settings().mode == "off":
+            return
         # Sticky: a draft model's config without HiSparse may be current when a resolver
         # runs, and the workspace is shared.
         first = facts.hisparse and not self.hisparse
@@ -130,7 +130,8 @@ class Guard:
                 react()
         if facts not in self._seen:
             self._seen[facts] = None
-            self._tell_config(facts)
+            if self._settings is not None:
+                self._tell_config(facts)
 
     def note_left(self, frame: Any) -> None:
         self.left = (place(frame), time.monotonic())
@@ -195,9 +196,15 @@ class Guard:
                 log.say(logging.DEBUG, f"build class unknown: {error!r}", once="build")
         return self._build
 
+    def _opening(self) -> list[tuple[str, dict[str, Any]]]:
+        """How each life's evidence begins; a forked child knows what its parent knew."""
+        seen = [("config_seen", facts._asdict()) for facts in self._seen]
+        return [("armed", self._armed_fields()), *seen]
+
     def _armed_fields(self) -> dict[str, Any]:
         build = self.build()
         return {
+            "how": self.how,
             "guard_version": __version__,
             "vllm_version": _version("vllm"),
             "flashinfer_version": _version("flashinfer"),
@@ -224,12 +231,12 @@ class Guard:
 
     @told
     def _tell_config(self, facts: ConfigFacts) -> None:
-        self.settings()
         if facts.hisparse:
             held, self._held = self._held, []
             for text in held:
                 self.problem(text)
-        self.evidence.write("config_seen", **facts._asdict())
+        if not self.evidence.open():
+            self.evidence.write("config_seen", **facts._asdict())
         if self.hisparse and ranks()[0] is not None:
             self.say_armed()
 

@@ -165,6 +165,9 @@ class Worker:
         """The first all-reduce that is small enough makes the workspace, outside the context."""
         import torch
 
+        if communicator.disabled:
+            # As `should_use_fi_ar` answers then.
+            return False
         return communicator._ensure_workspace(64, torch.bfloat16)
 
 
