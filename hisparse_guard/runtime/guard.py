@@ -66,6 +66,7 @@ class Guard:
         self.on_settings: list[Callable[[], None]] = []
         self._settings: Settings | None = None
         self._seen: dict[ConfigFacts, None] = {}
+        self._untold: list[ConfigFacts] = []
         self._held: list[str] = []
         self._armed_said = False
         self._build: classify.Build | None = None
@@ -74,6 +75,7 @@ class Guard:
         """A life begins: the guard was armed in this process, or it was forked."""
         self.how = how
         self.made = 0
+        self._armed_said = False
         self.evidence.begin()
 
     @told
@@ -91,10 +93,10 @@ class Guard:
             settings, problems = read_settings(os.environ)
             self._settings = settings
             self.evidence.directory = settings.evidence_dir
+            # Said later: this may be on the way to an answer.
+            self._held += problems
             for react in self.on_settings:
                 react()
-            for problem in problems:
-                self.problem(problem)
         return self._settings
 
     def is_off(self) -> bool:
@@ -130,8 +132,7 @@ class Guard:
                 react()
         if facts not in self._seen:
             self._seen[facts] = None
-            if self._settings is not None:
-                self._tell_config(facts)
+            self._untold.append(facts)
 
     def note_left(self, frame: Any) -> None:
         self.left = (place(frame), time.monotonic())
@@ -230,18 +231,26 @@ class Guard:
         )
 
     @told
-    def _tell_config(self, facts: ConfigFacts) -> None:
-        if facts.hisparse:
-            held, self._held = self._held, []
-            for text in held:
-                self.problem(text)
+    def tell_configs(self) -> None:
+        """About the configs noted since, and what was held back until HiSparse is seen."""
+        if self._settings is None:
+            # No decision yet and no HiSparse: the settings may still arrive.
+            return
+        untold, self._untold = self._untold, []
         if not self.evidence.open():
-            self.evidence.write("config_seen", **facts._asdict())
-        if self.hisparse and ranks()[0] is not None:
+            for facts in untold:
+                self.evidence.write("config_seen", **facts._asdict())
+        if not self.hisparse:
+            return
+        held, self._held = self._held, []
+        for text in held:
+            self.problem(text)
+        if ranks()[0] is not None:
             self.say_armed()
 
     @told
     def tell_resolved(self, answer: Any, decision: Decision, group: Any, frame: Any) -> None:
+        self.tell_configs()
         settings = self.settings()
         current = decision.rule != "context-miss" and self.config_is_current()
         size, rank = size_and_rank(group)
@@ -415,6 +424,7 @@ class Guard:
     @told
     def tell_trace(self, frame: Any) -> None:
         """A call site that asked for the current config and got none."""
+        self.settings()
         stack = callers(frame)
         if not stack:
             return

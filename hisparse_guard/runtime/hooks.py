@@ -8,6 +8,7 @@ backend resolved at init into the getters.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from hisparse_guard.runtime import log
 from hisparse_guard.runtime._wrapt import wrapt
 from hisparse_guard.runtime.classify import ALL_REDUCE, RESOLVER
 from hisparse_guard.runtime.guard import ENV_BACKEND, guard, is_none
+from hisparse_guard.runtime.settings import read_settings
 
 GETTERS = {"get_fi_ar_workspace": "primary", "get_fi_ar_quant_workspace": "quant"}
 CONFIG_MODULES = ("vllm.config.vllm", "vllm.config")
@@ -74,6 +76,7 @@ def set_current_vllm_config(wrapped: Any, instance: Any, args: Any, kwargs: Any)
         config = args[0] if args else kwargs.get("vllm_config")
         if config is not None:
             guard.note_config(config)
+            guard.tell_configs()
         if hasattr(type(manager), "__enter__") and hasattr(type(manager), "__exit__"):
             return _NotedContext(manager)
     except Exception as error:
@@ -116,20 +119,19 @@ def resolve_fi_ar_backend(wrapped: Any, instance: Any, args: Any, kwargs: Any) -
     """
     answer = wrapped(*args, **kwargs)
     group = _group(wrapped, args, kwargs)
-    decision = None
-    for _ in range(2):
-        # Twice: a passing failure here (out of memory, say) must not make this rank answer
+    try:
+        decision = guard.resolve(answer, group)
+    except Exception:
+        # Once more: a passing failure (out of memory, say) must not make this rank answer
         # otherwise than the others.
         try:
             decision = guard.resolve(answer, group)
-            break
         except Exception as error:
             guard.problem(
-                f"the decision failed: {error!r}; vLLM's own answer is used where a second try "
-                f"fails too: set {ENV_BACKEND}=trtllm to be safe"
+                f"the decision failed twice: {error!r}; vLLM's own answer {answer!r} is used: "
+                f"set {ENV_BACKEND}=trtllm to be safe"
             )
-    if decision is None:
-        return answer
+            return answer
     guard.tell_resolved(answer, decision, group, sys._getframe(1))
     if is_none(decision) and _inside.getter:
         raise _NoFlashInferAllReduce
@@ -325,9 +327,12 @@ def _follow_settings() -> None:
             rebind(guarded, original)
     elif settings.trace_context:
         for name in CONFIG_MODULES:
-            module = sys.modules.get(name)
-            if module is not None:
-                _put(module, "get_current_vllm_config_or_none", get_current_vllm_config_or_none)
+            if name in sys.modules:
+                _trace(sys.modules[name])
+
+
+def _trace(module: Any) -> None:
+    _put(module, "get_current_vllm_config_or_none", get_current_vllm_config_or_none)
 
 
 def _hook_config(module: Any) -> None:
@@ -337,6 +342,10 @@ def _hook_config(module: Any) -> None:
         if callable(ask):
             guard.current_config = ask
     _put(module, "set_current_vllm_config", set_current_vllm_config)
+    # Where the environment says so from the start: a server without HiSparse may never come
+    # to a decision, and has such call sites too.
+    if read_settings(os.environ)[0].trace_context:
+        _trace(module)
 
 
 def _hook_all_reduce(module: Any) -> None:

@@ -52,5 +52,6 @@ def flush(last: bool = False) -> None:
 
 
 def forget() -> None:
-    """In a forked child: what waits is the parent's to say."""
+    """In a forked child: what waits is the parent's to say, what was said was the parent's."""
     _waiting.clear()
+    _said.clear()
