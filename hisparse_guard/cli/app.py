@@ -28,6 +28,7 @@ COMMANDS: dict[str, str] = {
     "report": "report",
     "triage": "triage",
     "ramp": "ramp",
+    "doctor": "doctor",
 }
 
 # Words after `--` belong to another program, and are not to be parsed here.

@@ -69,6 +69,15 @@ class Tree:
             self._codes[name] = code
         return self._codes[name]
 
+    def source(self, name: str) -> str | None:
+        """The text of the module `name`; None where there is only bytecode, or nothing."""
+        spec = self._spec(name)
+        try:
+            text = spec.loader.get_source(spec.name)
+        except (AttributeError, ImportError, OSError, ValueError):
+            return None
+        return text if isinstance(text, str) else None
+
     def mentions(self, package: str, word: str) -> str | None:
         """The first module of `package` whose code names `word`, or None."""
         spec = self._spec(package)

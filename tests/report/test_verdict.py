@@ -267,6 +267,15 @@ def test_a_server_over_nodes(tmp_path: Path) -> None:
     assert report.servers[0].hosts == ["node-0", "node-1"]
 
 
+def test_workers_that_make_their_own_config(tmp_path: Path) -> None:
+    """Then each has an instance id of its own; the meeting address is what they share."""
+    lives = world()
+    for number, life in enumerate(lives):
+        life.instance = f"own-{number}"
+    report = judged(tmp_path, *(p.guarded() for p in lives))
+    assert verdicts(report) == ["safe"]
+
+
 def test_restarts_are_runs_of_their_own(tmp_path: Path) -> None:
     """The same pids, files and address: a container that restarts. The worst verdict leads."""
     first = [p.observed() for p in world(mode="observe")]

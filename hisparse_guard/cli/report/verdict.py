@@ -443,7 +443,8 @@ def _runs(lives: Sequence[Life]) -> list[list[Life]]:
     """Splits lives with one key into runs of the server.
 
     A world exists only once all its ranks met, so every member was alive before any member
-    resolved a backend in it; and no rank is twice in it.
+    resolved a backend in it; and no rank is twice in it. Instance ids do not tell runs apart:
+    a worker that makes its config itself has one of its own.
     """
     runs: list[list[Life]] = []
     for life in sorted(lives, key=lambda one: (moment(one.start) or 0, one.host, one.pid or 0)):
@@ -464,13 +465,6 @@ def _fits(life: Life, run: Sequence[Life]) -> bool:
             return False
         same_host = life.host == other.host
         if same_host and life.pid == other.pid:
-            return False
-        if (
-            same_host
-            and life.instances
-            and other.instances
-            and not set(life.instances).intersection(other.instances)
-        ):
             return False
         met = moment(other.first_resolved)
         if start is not None and met is not None and start > met + (0 if same_host else _SKEW_S):
