@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 MODEL = "stub"
+HEAD = {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": MODEL}
 
 
 @dataclass
@@ -66,11 +67,12 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def token(self) -> None:
-        self.chunk('data: {"choices": [{"index": 0, "text": "x"}]}\n\n')
+        choice = {"index": 0, "text": "x", "finish_reason": None}
+        self.chunk(f"data: {json.dumps(HEAD | {'choices': [choice]})}\n\n")
 
     def end_stream(self, prompt: int, completion: int) -> None:
         usage = {"prompt_tokens": prompt, "completion_tokens": completion}
-        self.chunk(f"data: {json.dumps({'choices': [], 'usage': usage})}\n\n")
+        self.chunk(f"data: {json.dumps(HEAD | {'choices': [], 'usage': usage})}\n\n")
         self.chunk("data: [DONE]\n\n")
         self.wfile.write(b"0\r\n\r\n")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -19,17 +20,18 @@ pytestmark = pytest.mark.slow
 SMALL = ("--isl", "200", "--osl", "24")
 
 
-def test_a_whole_ramp_then_one_whose_engine_is_killed(tmp_path: Path) -> None:
-    """One server for both: it takes half a minute to start."""
-    healthy, killed = tmp_path / "healthy", tmp_path / "killed"
-    healthy.mkdir()
-    killed.mkdir()
+def test_ramps_on_one_server_until_its_engine_is_killed(tmp_path: Path) -> None:
+    """One server for all: it takes half a minute to start."""
+    folders = [tmp_path / name for name in ("healthy", "again", "talking", "killed")]
+    for folder in folders:
+        folder.mkdir()
+    healthy, again, talking, killed = folders
     archive = healthy / "record.tar.gz"
     with serve(server_python(), log=tmp_path / "server.log") as server:
+        where = (server.base_url, server.model)
         found = ramp(
             healthy,
-            server.base_url,
-            server.model,
+            *where,
             *("--levels", "1,2,4", "--requests", "2,4,8", *SMALL),
             *("--archive", archive, "--server-log", server.log),
         )
@@ -41,17 +43,31 @@ def test_a_whole_ramp_then_one_whose_engine_is_killed(tmp_path: Path) -> None:
             assert level["output_tokens_per_s"] > 0
             assert 0 < level["itl_ms"]["median"] <= level["itl_ms"]["p99"]
         held = contents(archive)
-        (log,) = [name for name in held if "/server-logs/" in name]
-        assert b"vLLM" in held[log]
+        assert b"vLLM" in held["record/server-logs/server.log"]
+        assert json.loads(held["record/record.json"])["verdicts"] == {"triage": "healthy"}
+        assert _metric(server.base_url, "vllm:prefix_cache_queries_total") > 0
+        assert _metric(server.base_url, "vllm:prefix_cache_hits_total") == 0
+
+        # The same seed sends the same prompts: now the cache does help.
+        seed = str(found.document["load"]["seed"])
+        words = ("--levels", "1", "--requests", "2", *SMALL, "--seed", seed)
+        assert ramp(again, *where, *words).counts == [(1, 2, 0)]
+        hits = _metric(server.base_url, "vllm:prefix_cache_hits_total")
+        assert hits > 0
+
+        words = ("--multi-turn", "--conversations", "2", "--turns", "3", "--levels", "2")
+        found = ramp(talking, *where, *words, *SMALL, "--turn-isl", "30")
+        assert (found.code, found.counts) == (0, [(2, 6, 0)])
+        assert found.document["levels"][0]["prompt_tokens"] == [200, 254, 308]
+        assert _metric(server.base_url, "vllm:prefix_cache_hits_total") > hits
 
         running = Ramp(
             killed,
-            server.base_url,
-            server.model,
+            *where,
             *("--levels", "1,4,8", "--requests", "2,40,16", "--isl", "200", "--osl", "200"),
         )
         deadline = time.monotonic() + 180
-        while _running(server.base_url) < 4:
+        while _metric(server.base_url, "vllm:num_requests_running") < 4:
             assert time.monotonic() < deadline and running.process.poll() is None
             time.sleep(0.05)
         os.kill(server.pid_of("EngineCore"), signal.SIGKILL)
@@ -67,11 +83,7 @@ def test_a_whole_ramp_then_one_whose_engine_is_killed(tmp_path: Path) -> None:
     assert not found.document["after"]["listed"]
 
 
-def _running(url: str) -> int:
+def _metric(url: str, name: str) -> float:
     with urlopen(f"{url}/metrics", timeout=10) as answer:
-        text = answer.read().decode()
-    return sum(
-        int(float(line.split()[-1]))
-        for line in text.splitlines()
-        if line.startswith("vllm:num_requests_running{")
-    )
+        lines = answer.read().decode().splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith(name + "{"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from hisparse_guard.cli.ramp import runner as module
 from hisparse_guard.cli.ramp.load import Level, Load
 from hisparse_guard.cli.ramp.result import LevelResult, Result
 from hisparse_guard.cli.ramp.runner import GeneratorFailed, Runner
+from hisparse_guard.cli.ramp.target import Unhealthy
 
 READY = {"event": "ready", "vllm": "0.32.0", "python": "3.12.1"}
 
@@ -78,14 +80,14 @@ class Server:
     model = "m"
 
     def __init__(self) -> None:
-        self.health: str | None = None
+        self.health: Unhealthy | None = None
         self.answer: str | None = None
         self.probes = 0
 
     def tokenize_url(self) -> str:
         return self.base_url + "/tokenize"
 
-    def unhealthy(self) -> str | None:
+    def unhealthy(self) -> Unhealthy | None:
         return self.health
 
     def probe(self, ids: list[int]) -> str | None:
@@ -152,7 +154,7 @@ def test_a_dead_engine_ends_the_ramp_in_its_level(tmp_path: Path) -> None:
     server = Server()
 
     def die() -> None:
-        server.health = "http://127.0.0.1:1/health answers 503"
+        server.health = Unhealthy("http://127.0.0.1:1/health answers 503")
 
     script = [READY, *map(sent, range(4)), done(0), die, failed(1), None]
     cut = [failed(2, "cut off"), failed(3, "not sent")]
@@ -228,3 +230,41 @@ def test_ctrl_c_keeps_what_there_is(tmp_path: Path) -> None:
     assert (level.done, level.failed, level.state) == (1, 2, "interrupted")
     assert level.requests[2].error == "not sent: ended by the operator"
     assert found.not_run == [(2, 2)]
+
+
+def test_a_silent_front_end_is_not_called_dead_while_the_engine_answers(tmp_path: Path) -> None:
+    server = Server()
+    server.health = Unhealthy("http://127.0.0.1:1/health: no answer in time", sure=False)
+
+    def wait() -> None:
+        deadline = time.monotonic() + 30
+        while server.probes < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        server.health = None
+
+    found = ramp(tmp_path, (Level(1, 1),), [[READY, sent(0), wait, done(0)]], server)
+    assert server.probes >= 2
+    assert found.verdict == "passed"
+
+
+def test_a_second_ctrl_c_leaves_counts_that_add_up(tmp_path: Path) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    script = [READY, sent(0), done(0), sent(1), interrupt, sent(2), interrupt]
+    found = ramp(tmp_path, (Level(1, 4),), [script])
+    assert (found.verdict, found.exit_code) == ("interrupted", 130)
+    assert (found.done, found.failed) == (1, 3)
+
+
+def test_ctrl_c_after_the_last_level_is_no_failure_of_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server()
+
+    def interrupt(ids: list[int]) -> str | None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(server, "probe", interrupt)
+    found = ramp(tmp_path, (Level(1, 1),), [whole(1)], server)
+    assert (found.verdict, found.after) == ("interrupted", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -41,7 +42,7 @@ def test_a_healthy_server_passes(tmp_path: Path) -> None:
     assert all(h["Authorization"] == "Bearer sk-the-right-one" for h in stub.headers)
 
 
-@pytest.mark.parametrize("release", ["0.24.0", "0.25.1", "0.30.0", "0.33.0"])
+@pytest.mark.parametrize("release", ["0.25.1", "0.30.0", "0.33.0"])
 def test_the_generator_of_other_releases(tmp_path: Path, release: str) -> None:
     env = {"PYTHONPATH": str(vllm_release(release))}
     words = ("--levels", "2", "--requests", "4", *SMALL)
@@ -77,7 +78,8 @@ def test_errors_from_some_request_on(tmp_path: Path) -> None:
     assert found.document["levels_not_run"] == [{"concurrency": 8, "planned": 16}]
     first = found.document["first_failure"]
     assert first["level"] == 4
-    assert first["after_done"] == 6
+    # The two that were done in this level may have ended after it.
+    assert 4 <= first["after_done"] <= 6
     assert first["error"] == "HTTP 500: EngineCore encountered an issue"
     assert "answered 500" in found.document["engine_dead"]
     assert found.document["partial"]
@@ -104,17 +106,17 @@ def test_a_slow_server_times_out(tmp_path: Path) -> None:
     assert found.document["first_failure"]["error"] == "no complete answer within 2 s"
 
 
-@pytest.mark.parametrize("how", ["hang up", "end early", "error event"])
-def test_streams_that_end_half_way(tmp_path: Path, how: str) -> None:
+def test_streams_that_end_half_way(tmp_path: Path) -> None:
     def answer(handler: Handler, number: int, body: dict[str, Any]) -> bool:
-        if not body.get("stream") or number % 2:
+        if not body.get("stream") or len(stub.prompts) > 3:
             return False
         handler.begin_stream()
         handler.token()
         handler.token()
-        if how == "hang up":
+        how = len(stub.prompts)
+        if how == 1:
             handler.hang_up()
-        elif how == "end early":
+        elif how == 2:
             handler.end_stream(40, 2)
         else:
             handler.chunk('data: {"error": {"message": "EngineDeadError", "code": 500}}\n\n')
@@ -122,21 +124,18 @@ def test_streams_that_end_half_way(tmp_path: Path, how: str) -> None:
             handler.wfile.write(b"0\r\n\r\n")
         return True
 
-    words = ("--levels", "1", "--requests", "4", *SMALL)
+    archive = tmp_path / "record.tar.gz"
+    words = ("--levels", "1", "--requests", "6", *SMALL, "--archive", archive)
     with stub_server(Stub(answer=answer)) as stub:
         found = ramp(tmp_path, stub.url, MODEL, *words)
-    ((level, done, failed),) = found.counts
-    assert (found.code, level, done + failed) == (1, 1, 4)
-    assert done and failed
-    kinds = {"hang up": "cut stream", "end early": "cut stream", "error event": "stream error"}
-    assert list(found.document["levels"][0]["failures"]) == [kinds[how]]
-    error = found.document["first_failure"]["error"]
-    says = {
-        "hang up": "the stream ended after about 2 of 6 tokens",
-        "end early": "the stream ended after 2 of 6 tokens",
-        "error event": "error in the stream: EngineDeadError",
-    }
-    assert error.startswith(says[how])
+    assert (found.code, found.counts) == (1, [(1, 3, 3)])
+    assert found.document["levels"][0]["failures"] == {"cut stream": 2, "stream error": 1}
+    lines = contents(archive)["record/requests.jsonl"].splitlines()
+    errors = [json.loads(line)["error"] for line in lines]
+    assert errors[0].startswith("the stream ended after about 2 of 6 tokens: ")
+    assert errors[1] == "the stream ended after 2 of 6 tokens"
+    assert errors[2] == "error in the stream: EngineDeadError"
+    assert errors[3:] == [None] * 3
 
 
 class Gate:

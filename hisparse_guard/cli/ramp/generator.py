@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pkgutil
 import queue
 import shutil
 import subprocess
@@ -16,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-DRIVER = Path(__file__).with_name("bench_driver.py")
+DRIVER = "bench_driver.py"
 STOP_S = 15.0
 
 
@@ -54,18 +55,27 @@ def find_vllm_python(given: str | None) -> Path:
 
 
 class Generator:
-    """One run of the driver. Its events come through `event`, in order."""
+    """One run of the driver. Its events come through `event`, in order.
+
+    Args:
+        log: a file for what it prints; the driver is written beside it.
+    """
 
     def __init__(
         self, python: Path, plan: Mapping[str, Any], environment: Mapping[str, str], log: Path
     ) -> None:
         self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._stopping_since: float | None = None
+        # Written out, since this package may lie in a zip that the other interpreter cannot run.
+        driver = log.parent / DRIVER
+        source = pkgutil.get_data(__package__, DRIVER)
+        assert source is not None
+        driver.write_bytes(source)
         reading, writing = os.pipe()
         try:
             with log.open("wb") as output:
                 self.process = subprocess.Popen(
-                    [python, "-u", DRIVER, str(writing)],
+                    [python, "-u", driver, str(writing)],
                     env=dict(environment),
                     stdin=subprocess.PIPE,
                     stdout=output,

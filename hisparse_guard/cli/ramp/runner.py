@@ -45,14 +45,17 @@ def dead(target: Target, pool: Sequence[int], probe: bool) -> str | None:
 
     Args:
         probe: also ask for one token where health is fine: an engine can hang, or answer
-            errors, while its front end calls it healthy.
+            errors, while its front end calls it healthy. Where health is silent, one token is
+            asked for in any case.
     """
     reason = None
     for attempt in range(TRIES):
         if attempt:
             time.sleep(BETWEEN_TRIES_S)
-        reason = target.unhealthy()
-        if reason is None and probe:
+        unhealthy = target.unhealthy()
+        reason = unhealthy.reason if unhealthy else None
+        silent = unhealthy is not None and not unhealthy.sure
+        if silent or (probe and unhealthy is None):
             reason = target.probe(secrets.SystemRandom().choices(list(pool), k=PROBE_TOKENS))
         if reason is None:
             return None
@@ -163,6 +166,11 @@ class Runner:
             self._afterwards()
         except KeyboardInterrupt:
             result.interrupted = True
+        for outcome in result.levels:
+            for request in outcome.requests:
+                if not request.settled:
+                    # Only where a second Ctrl-C came while a level was being closed.
+                    request.fail("cut off", "cut off: ended by the operator")
         result.not_run = [
             (level.concurrency, level.requests) for level in self._load.levels[len(result.levels) :]
         ]
@@ -180,12 +188,18 @@ class Runner:
         return None
 
     def _afterwards(self) -> None:
-        after = self.result.after = {"health": None, "probe": None, "listed": False}
-        after["health"] = self._target.unhealthy()
-        after["probe"] = self._target.probe(
-            secrets.SystemRandom().choices(self._pool, k=PROBE_TOKENS)
-        )
-        after["listed"] = self._target.listed()
+        unhealthy = self._target.unhealthy()
+        if self.result.engine_dead is not None:
+            # A hanging engine has had its time already.
+            probe: str | None = f"not asked: {self.result.engine_dead}"
+        else:
+            tokens = secrets.SystemRandom().choices(self._pool, k=PROBE_TOKENS)
+            probe = self._target.probe(tokens)
+        self.result.after = {
+            "health": unhealthy.reason if unhealthy else None,
+            "probe": probe,
+            "listed": self._target.listed(),
+        }
 
     def _plan(self, number: int, level: Level) -> dict[str, Any]:
         return {

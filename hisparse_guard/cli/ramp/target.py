@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import string
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import httpx
@@ -42,6 +43,15 @@ def base(url: str) -> str:
             " OPENAI_API_KEY instead"
         )
     return url.rstrip("/").removesuffix("/v1")
+
+
+@dataclass(frozen=True)
+class Unhealthy:
+    """Why an engine is not healthy; not `sure` where it was merely silent, as a front end is
+    that is busy."""
+
+    reason: str
+    sure: bool = True
 
 
 class Target:
@@ -157,17 +167,19 @@ class Target:
             raise Unusable(f"{url} gives {len(ids)} different tokens only; {hint}")
         return ids
 
-    def unhealthy(self) -> str | None:
+    def unhealthy(self) -> Unhealthy | None:
         """None where every engine says it is healthy, else who does not and how."""
         for url in self.engine_urls:
             if url in self._without_health:
                 continue
             try:
                 status = self._client.get(f"{url}/health", timeout=HEALTH_TIMEOUT_S).status_code
+            except httpx.TimeoutException as error:
+                return Unhealthy(f"{url}/health: {_why(error)}", sure=False)
             except httpx.HTTPError as error:
-                return f"{url}/health: {_why(error)}"
+                return Unhealthy(f"{url}/health: {_why(error)}")
             if status != 200:
-                return f"{url}/health answers {status}"
+                return Unhealthy(f"{url}/health answers {status}")
         return None
 
     def probe(self, token_ids: Sequence[int]) -> str | None:
