@@ -18,8 +18,8 @@ import yaml
 
 from hisparse_guard import __version__
 from hisparse_guard.cli import manifest
-from tests.bundle.conftest import bundled
 from tests.startup.sandbox import environment, python, vllm_folder
+from tests.support.bundles import bundled
 
 VERSIONS = kubernetes_validate.utils.all_versions()
 

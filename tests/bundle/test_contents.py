@@ -17,8 +17,8 @@ import pytest
 from hisparse_guard import __version__
 from hisparse_guard.cli import manifest
 from hisparse_guard.cli.bundling import ENTRY_POINTS
-from tests.bundle.conftest import bundled, hisparse_guard
 from tests.startup.sandbox import ROOT, python, vllm_folder
+from tests.support.bundles import bundled, hisparse_guard
 
 if sys.version_info >= (3, 11):
     import tomllib

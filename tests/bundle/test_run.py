@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from hisparse_guard.cli.interpreter import Started, started_by
-from tests.bundle.conftest import hisparse_guard
 from tests.startup.sandbox import ROOT, environment, vllm_folder, write
+from tests.support.bundles import hisparse_guard
 
 SHOW = "import os, sys; print(os.environ['PYTHONPATH'], sys.argv[1:])"
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.bundle.conftest import bundled
 from tests.startup.sandbox import environment, vllm_folder, write
+from tests.support.bundles import bundled
 from tests.support.environments import injectors_python, wrapt_path
 
 pytestmark = pytest.mark.slow

@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 REQUIREMENTS = Path(__file__).resolve().parent.parent / "requirements"
@@ -157,17 +157,33 @@ def image_python() -> Path:
     return venv("image", requirements("image") + "\n".join(asked) + "\n")
 
 
-def wrapt_path(version: str = "2.5.2") -> Path:
-    """A folder for ``sys.path`` that holds wrapt and nothing else."""
-    home = cache_root() / "wrapt" / version
-    with _locked(f"wrapt-{version}"):
+def _folder(name: str, key: str, packages: Iterable[str]) -> Path:
+    """A folder for ``sys.path`` that holds `packages` and nothing that they ask for."""
+    home = cache_root() / name / key
+    with _locked(f"{name}-{key}"):
         if not home.exists():
-            partial = home.with_name(f".{version}.partial")
+            partial = home.with_name(f".{key}.partial")
             shutil.rmtree(partial, ignore_errors=True)
             command = ["-m", "pip", "install", "-q", "--no-deps", "--target", str(partial)]
-            _run(f"wrapt {version}", sys.executable, *command, f"wrapt=={version}")
+            _run(f"{name} {key}", sys.executable, *command, *packages)
             partial.rename(home)
     return home
+
+
+def wrapt_path(version: str = "2.5.2") -> Path:
+    """A folder for ``sys.path`` that holds wrapt and nothing else."""
+    return _folder("wrapt", version, [f"wrapt=={version}"])
+
+
+def opentelemetry_path() -> Path:
+    """A folder for ``sys.path`` with what the server environment lacks for OpenTelemetry's
+    auto-instrumentation: vLLM itself brings its API and SDK."""
+    api = re.search(r"(?m)^opentelemetry-semantic-conventions==(.*)$", requirements("server"))
+    if api is None:
+        raise Unavailable("the server environment names no opentelemetry-semantic-conventions")
+    names = ("distro", "instrumentation", "instrumentation-threading")
+    packages = [f"opentelemetry-{name}=={api[1]}" for name in names]
+    return _folder("opentelemetry", api[1], [*packages, "wrapt==2.5.2"])
 
 
 def server_python() -> Path:

@@ -1,0 +1,3 @@
+from tests.support.bundles import installed, wheel
+
+__all__ = ["installed", "wheel"]
