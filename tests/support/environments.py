@@ -178,12 +178,11 @@ def wrapt_path(version: str = "2.5.2") -> Path:
 def opentelemetry_path() -> Path:
     """A folder for ``sys.path`` with what the server environment lacks for OpenTelemetry's
     auto-instrumentation: vLLM itself brings its API and SDK."""
-    api = re.search(r"(?m)^opentelemetry-semantic-conventions==(.*)$", requirements("server"))
-    if api is None:
-        raise Unavailable("the server environment names no opentelemetry-semantic-conventions")
+    # The instrumentation's releases lag behind the API's; both are of one minor version.
+    version = "0.66b1"
     names = ("distro", "instrumentation", "instrumentation-threading")
-    packages = [f"opentelemetry-{name}=={api[1]}" for name in names]
-    return _folder("opentelemetry", api[1], [*packages, "wrapt==2.5.2"])
+    packages = [f"opentelemetry-{name}=={version}" for name in names]
+    return _folder("opentelemetry", version, [*packages, "wrapt==2.5.2"])
 
 
 def server_python() -> Path:
