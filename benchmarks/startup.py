@@ -1,0 +1,226 @@
+"""What a process pays that never imports vLLM: time to start and memory, beside its peers.
+
+Every arm starts the same interpreter with ``-c pass``, one after another in each round and in a
+new order each round; a tax is the median over the rounds of the difference to its base *in the
+same round*, so that a drift of the machine cancels. Nothing writes byte code; the arms named
+"source" have none, the others bring it, as installed or bundled.
+
+Run: ``python -m benchmarks.startup [--rounds N] [--json FILE]``
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tests.support.environments import injectors_python
+
+ROOT = Path(__file__).resolve().parent.parent
+PLAIN, EMPTY, EMPTY_ZIP = "plain Python", "empty sitecustomize", "empty sitecustomize, zip"
+PEERS = ("autowrapt", "OpenTelemetry", "ddtrace")
+MEMORY_RUNS = 11
+MEMORY = """
+for line in open("/proc/self/smaps_rollup"):
+    if line.startswith(("Private_Clean", "Private_Dirty")):
+        print(line.split()[1])
+"""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way to start the interpreter.
+
+    Attributes:
+        base: the arm that its tax is counted over.
+    """
+
+    environment: Mapping[str, str]
+    base: str = EMPTY
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one arm cost.
+
+    Attributes:
+        start_ms: median of a whole start and end of the process, milliseconds.
+        tax_ms: median over the rounds of the difference to `base`, milliseconds.
+        ratio: `tax_ms` over the guard's (a folder with byte code); None for what has no tax.
+        memory_mb: private memory at the end over that of `base`, megabytes (median).
+    """
+
+    arm: str
+    start_ms: float
+    base: str | None
+    tax_ms: float | None
+    ratio: float | None
+    memory_mb: float | None
+
+
+def arms(scratch: Path, python: Path) -> dict[str, Arm]:
+    """The guard in its layouts, what it is compared with, and its peers."""
+
+    def bundle(name: str) -> Path:
+        command = [sys.executable, "-m", "hisparse_guard", "bundle", scratch / name]
+        subprocess.run(
+            [*command, "--python", python],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        return scratch / name
+
+    folder, archive = bundle("guard"), bundle("guard.zip")
+    source = scratch / "source"
+    shutil.copytree(folder, source, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
+    source_zip = scratch / "source.zip"
+    with zipfile.ZipFile(archive) as whole, zipfile.ZipFile(source_zip, "w") as out:
+        for entry in whole.infolist():
+            if not entry.filename.endswith(".pyc"):
+                out.writestr(entry, whole.read(entry))
+    empty = scratch / "empty"
+    empty.mkdir()
+    (empty / "sitecustomize.py").write_text("")
+    subprocess.run([python, "-m", "compileall", "-q", empty], check=True)
+    empty_zip = scratch / "empty.zip"
+    with zipfile.ZipFile(empty_zip, "w") as out:
+        out.write(empty / "sitecustomize.py", "sitecustomize.py")
+    (site,) = python.parent.parent.glob("lib/python*/site-packages")
+    auto = site / "opentelemetry" / "instrumentation" / "auto_instrumentation"
+
+    def on_path(entry: Path, base: str = EMPTY, **more: str) -> Arm:
+        return Arm({"PYTHONPATH": str(entry), **more}, base)
+
+    return {
+        PLAIN: Arm({}, ""),
+        EMPTY: on_path(empty, PLAIN),
+        EMPTY_ZIP: on_path(empty_zip, PLAIN),
+        "guard, folder": on_path(folder),
+        "guard, folder, source": on_path(source),
+        "guard, zip": on_path(archive, EMPTY_ZIP),
+        "guard, zip, source": on_path(source_zip, EMPTY_ZIP),
+        "autowrapt": Arm({"AUTOWRAPT_BOOTSTRAP": "no.such.group"}, PLAIN),
+        "OpenTelemetry": on_path(
+            auto,
+            PLAIN,
+            OTEL_TRACES_EXPORTER="none",
+            OTEL_METRICS_EXPORTER="none",
+            OTEL_LOGS_EXPORTER="none",
+        ),
+        "ddtrace": on_path(
+            site / "ddtrace" / "bootstrap",
+            PLAIN,
+            DD_TRACE_AGENT_URL="http://127.0.0.1:1",
+            DD_INSTRUMENTATION_TELEMETRY_ENABLED="false",
+            DD_REMOTE_CONFIGURATION_ENABLED="false",
+        ),
+    }
+
+
+def _environment(arm: Arm) -> dict[str, str]:
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    return {**kept, "PYTHONDONTWRITEBYTECODE": "1", **arm.environment}
+
+
+def _start_ms(python: Path, arm: Arm) -> float:
+    begin = time.perf_counter()
+    process = os.posix_spawn(python, [str(python), "-c", "pass"], _environment(arm))
+    _, status = os.waitpid(process, 0)
+    took = time.perf_counter() - begin
+    if status:
+        raise RuntimeError(f"exit status {status} with {dict(arm.environment)}")
+    return took * 1000
+
+
+def _memory_mb(python: Path, arm: Arm) -> float:
+    done = subprocess.run(
+        [python, "-c", MEMORY], env=_environment(arm), stdout=subprocess.PIPE, text=True, check=True
+    )
+    return sum(map(int, done.stdout.split())) / 1024
+
+
+def measure(rounds: int) -> list[Row]:
+    """Measures all arms, interleaved.
+
+    Args:
+        rounds: starts of each arm; the peers' are among them.
+    """
+    python = injectors_python()
+    with tempfile.TemporaryDirectory() as scratch:
+        known = arms(Path(scratch), python)
+        times: dict[str, list[float]] = {name: [] for name in known}
+        order = list(known)
+        for arm in known.values():
+            _start_ms(python, arm)  # into the page cache
+        for _ in range(rounds):
+            random.shuffle(order)
+            for name in order:
+                times[name].append(_start_ms(python, known[name]))
+        memory = {
+            name: statistics.median(_memory_mb(python, arm) for _ in range(MEMORY_RUNS))
+            for name, arm in known.items()
+        }
+    taxes = {
+        name: statistics.median(
+            mine - base for mine, base in zip(times[name], times[arm.base], strict=True)
+        )
+        for name, arm in known.items()
+        if arm.base
+    }
+    own = taxes["guard, folder"]
+    return [
+        Row(
+            name,
+            statistics.median(times[name]),
+            arm.base or None,
+            taxes.get(name),
+            taxes[name] / own if name in taxes and own > 0 else None,
+            memory[name] - memory[arm.base] if arm.base else None,
+        )
+        for name, arm in known.items()
+    ]
+
+
+def table(rows: Sequence[Row]) -> str:
+    lines = [f"{'start-up':<26} {'start':>9} {'tax':>9}  {'over':<25} {'x guard':>8} {'memory':>9}"]
+    for row in rows:
+        tax = f"{row.tax_ms:+6.2f} ms" if row.tax_ms is not None else ""
+        ratio = f"{row.ratio:8.1f}" if row.ratio is not None else ""
+        memory = f"{row.memory_mb:+6.2f} MB" if row.memory_mb is not None else ""
+        lines.append(
+            f"{row.arm:<26} {row.start_ms:6.1f} ms {tax:>9}  {row.base or '':<25} "
+            f"{ratio:>8} {memory:>9}"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--json", type=Path, help="also write the rows here")
+    options = parser.parse_args()
+    rows = measure(options.rounds)
+    print(
+        f"Python {platform.python_version()}, {os.cpu_count()} cores, load "
+        f"{os.getloadavg()[0]:.1f}, medians of {options.rounds} interleaved starts"
+    )
+    print(table(rows))
+    if options.json:
+        options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
