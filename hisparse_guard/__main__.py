@@ -14,7 +14,7 @@ def main() -> int:
             raise
         print(
             f"hisparse-guard: the commands need {error.name}, which is not installed here; "
-            "run: pip install 'hisparse-guard[cli]' (the guard itself never needs it)",
+            f"run: pip install {error.name} (the guard itself never needs it)",
             file=sys.stderr,
         )
         return 2

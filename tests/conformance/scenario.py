@@ -295,6 +295,21 @@ def hot_path(w):
     }
 
 
+def timed(w):
+    """What one call of the getter costs once the workspace exists, in nanoseconds."""
+    import timeit
+
+    with w.set_config(w.config):
+        w.standalone()
+    w.get(), w.get_quant()
+    sys.setprofile(None)
+    names = {"get": w.fi.get_fi_ar_workspace, "arguments": w.arguments()}
+    number = 20_000
+    w.dist.barrier()
+    runs = timeit.repeat("get(**arguments)", globals=names, number=number, repeat=21)
+    return {"ns": sorted(runs)[len(runs) // 2] / number * 1e9}
+
+
 def _there(name):
     import importlib.util
 

@@ -34,7 +34,7 @@ def check_chart() -> None:
     NoChart: matplotlib is not installed.
     """
     if find_spec("matplotlib") is None:
-        raise NoChart("--html draws with matplotlib: pip install 'hisparse-guard[chart]'")
+        raise NoChart("--html draws with matplotlib: pip install matplotlib")
 
 
 def chart(document: dict[str, Any]) -> str:
