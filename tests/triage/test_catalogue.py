@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hisparse_guard.cli.triage import triage
 from hisparse_guard.cli.triage.catalogue import load
@@ -56,3 +58,15 @@ def test_what_only_the_operator_sees(tmp_path: Path, symptom: str) -> None:
     assert names(path) == []
     expected = {"garbled": "hisparse-garbled-output", "slow": "trtllm-slow-on-bridged-nvlink"}
     assert [name for name, _ in names(path, symptoms=[symptom])] == [expected[symptom]]
+
+
+@pytest.mark.parametrize("name", sorted(load().signals))
+def test_every_match_of_a_signal_holds_one_of_its_words(name: str) -> None:
+    signal = load().signals[name]
+
+    @settings(max_examples=60, deadline=None)
+    @given(st.from_regex(signal.pattern))
+    def check(text: str) -> None:
+        assert any(word in text for word in signal.words)
+
+    check()

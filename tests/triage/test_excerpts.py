@@ -110,6 +110,24 @@ def test_mixed_log_with_two_restarts_names_both(tmp_path: Path) -> None:
     assert "NixlConnector" not in result.lives[2][1].life.connectors
 
 
+def test_restarted_container_has_the_same_process_ids(tmp_path: Path) -> None:
+    from tests.triage.logs import COPY_FRAMES, LAUNCH_FAILURE, served, start, traceback, workspace
+
+    def life(backend: str, late: str = "") -> list[str]:
+        lines = start().splitlines()
+        return [*lines[:2], *late.splitlines(), lines[2], workspace(backend), served(),
+                *traceback(1, COPY_FRAMES, LAUNCH_FAILURE).splitlines()[:-1]]  # fmt: skip
+
+    late = traceback(1, COPY_FRAMES, LAUNCH_FAILURE).splitlines()[-1]
+    path = tmp_path / "vllm.log"
+    path.write_text("\n".join([*life("mnnvl"), *life("trtllm", late)]))
+    first, second = (judged for _, judged in triage([str(path)]).lives)
+    # The last line of the first server came after the banner of the second.
+    assert [f.fault.id for f in first.findings] == ["hisparse-mnnvl"]
+    assert second.life.count("workspace_trtllm") == 1
+    assert second.life.count("launch_failure") == 0
+
+
 def test_excerpts_behind_one_another_without_a_banner(tmp_path: Path) -> None:
     path = tmp_path / "joined.log"
     path.write_text(excerpt("main-crash.log") + excerpt("fixed-ok.log"))

@@ -41,6 +41,7 @@ class Signal:
     """Something that one line can say."""
 
     name: str
+    words: tuple[str, ...]
     pattern: re.Pattern[str]
     fatal: bool
     ranks: bool
@@ -88,11 +89,30 @@ class Fault:
 
 @dataclass(frozen=True)
 class Catalogue:
-    """All signals and faults, and one expression that any signal's line matches."""
+    """All signals and faults, and the words of which every signal's line holds one."""
 
     signals: dict[str, Signal]
     faults: tuple[Fault, ...]
-    any_signal: re.Pattern[bytes]
+    words: tuple[bytes, ...]
+    by_word: tuple[tuple[str, tuple[Signal, ...]], ...]
+
+    def may_signal(self, raw: bytes) -> bool:
+        """False where a line surely says nothing that is in the catalogue."""
+        # A plain loop: this runs for every line near trouble, and storms have millions.
+        for word in self.words:  # noqa: SIM110
+            if word in raw:
+                return True
+        return False
+
+    def said(self, text: str) -> list[Signal]:
+        """The signals of a line, each once."""
+        found: dict[str, Signal] = {}
+        for word, signals in self.by_word:
+            if word in text:
+                for signal in signals:
+                    if signal.name not in found and signal.pattern.search(text):
+                        found[signal.name] = signal
+        return list(found.values())
 
 
 class CatalogueError(Exception):
@@ -188,6 +208,7 @@ def load() -> Catalogue:
             raise CatalogueError(f"signals.toml: {name} is a derived signal")
         signals[name] = Signal(
             name=name,
+            words=_words(entry, "words", f"signals.toml, {name}", needed=True),
             pattern=re.compile(entry["pattern"]),
             fatal=bool(entry.get("fatal", False)),
             ranks=bool(entry.get("ranks", True)),
@@ -204,7 +225,15 @@ def load() -> Catalogue:
     for fault in faults:
         if set(fault.explains) - ids:
             raise CatalogueError(f"{fault.id}: explains a fault that is not there")
-    any_signal = re.compile(
-        b"|".join(b"(?:" + signal.pattern.pattern.encode() + b")" for signal in signals.values())
+    by_word: dict[str, list[Signal]] = {}
+    for signal in signals.values():
+        for word in signal.words:
+            by_word.setdefault(word, []).append(signal)
+    words = {word.encode() for word in by_word}
+    shortest = [word for word in words if not any(other in word for other in words - {word})]
+    return Catalogue(
+        signals,
+        tuple(sorted(faults, key=lambda fault: fault.order)),
+        tuple(sorted(shortest)),
+        tuple((word, tuple(of)) for word, of in by_word.items()),
     )
-    return Catalogue(signals, tuple(sorted(faults, key=lambda fault: fault.order)), any_signal)

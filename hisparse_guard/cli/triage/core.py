@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -10,7 +12,7 @@ from typing import IO, Any
 from hisparse_guard.cli.triage import load_results, reader
 from hisparse_guard.cli.triage.catalogue import Catalogue, Fault, When, load
 from hisparse_guard.cli.triage.checklist import Item, checklist
-from hisparse_guard.cli.triage.life import ENOUGH, Life, start_marker
+from hisparse_guard.cli.triage.life import ENOUGH, KEPT, Life, start_marker
 from hisparse_guard.cli.triage.lines import Line, parse, shown
 
 SCHEMA = 1
@@ -20,6 +22,13 @@ SYMPTOMS = ("garbled", "slow", "hang")
 # Lives of one log that are kept one by one; a crash loop has thousands, all alike.
 MOST_LIVES = 200
 _SHOWN_LINES = 12
+# A physical line longer than this is looked at in places only.
+LONG = 65536
+# After this many lines of trouble in a life, more of the same is only counted.
+STORM = 4000
+_START_WORDS = (b"version ", b"non-default args", b"Initializing a")
+MOST_ALIKE = 2000
+_LABEL = re.compile(rb"\((\w+) pid=(\d{1,9})")
 
 
 @dataclass(frozen=True)
@@ -137,10 +146,13 @@ class Scanner:
         self.current: Life | None = None
         self.by_pid: dict[tuple[str, int], Life] = {}
         self.selector = reader.Selector()
-        self.budget: dict[int, int] = {}
 
     def block(self, block: reader.Block) -> None:
         """Takes one block of the log."""
+        if self._more_of_a_storm(block.data):
+            self.selector.skip()
+            self._count(self.current, block.data, 0, len(block.data))
+            return
         counted = 0
         for found in self.selector.select(block):
             before = self.current
@@ -182,36 +194,73 @@ class Scanner:
 
     def _found(self, found: reader.Found) -> None:
         raw = found.raw
-        if len(raw) > 65536:
-            # What a line says stands at its start; a signal may be anywhere in it.
-            kept, end = [raw[:4096]], 4096
-            for match in self.catalogue.any_signal.finditer(raw):
-                if match.end() > end:
-                    begin = max(end, match.start() - 1024)
-                    kept.append(raw[begin : match.end() + 1024])
-                    end = match.end() + 1024
-                if len(kept) > 64:
-                    break
-            raw = b" ".join(kept)
+        if self._periodic(found.number, raw):
+            return
+        if len(raw) > LONG:
+            raw = _around(raw, (*self.catalogue.words, *reader.TROUBLE, *reader.FACTS))
         plain = raw if b"\x1b" not in raw else _without_ansi(raw)
-        signals = self.catalogue.any_signal.search(plain) is not None
+        signals = self.catalogue.may_signal(plain)
         if self.current is not None and not found.hit and not signals and not _worth(plain):
             return
         for line in parse(self.log.name, found.number, raw):
             self._line(line, signals)
 
+    def _periodic(self, number: int, raw: bytes) -> bool:
+        """Takes a line of the periodic statistics without taking it apart."""
+        life = self.current
+        if life is None or not life.recognised or len(raw) > 2000:
+            return False
+        if b"Avg prompt throughput" in raw:
+            return life.statistics(number, raw)
+        if b"KV Transfer metrics: HiSparse" in raw and life.count("hisparse") >= KEPT:
+            life.host_statistics(raw)
+            life.seen["hisparse"].count += 1
+            return True
+        return False
+
+    def _more_of_a_storm(self, data: bytes) -> bool:
+        """Counts a block of an error storm, and says whether that was all it has to say.
+
+        In a storm millions of lines differ in their prefix only. Where every process in
+        a block is known and so is everything its lines say, there is nothing to learn
+        but how often.
+        """
+        life = self.current
+        if life is None or life.first_fault is None or life.storm < STORM:
+            return False
+        if any(word in data for word in _START_WORDS):
+            return False
+        for label, pid in set(_LABEL.findall(data)):
+            if life.pids.get(label.decode("ascii", "replace")) != int(pid):
+                return False
+        said: Counter[str] = Counter()
+        # What follows the time: `[file.py:12] message`.
+        alike = Counter(line[line.find(b" [") :] for line in data.split(b"\n"))
+        if len(alike) > MOST_ALIKE:
+            return False
+        for tail, count in alike.items():
+            if b"Avg prompt throughput" in tail:
+                return False
+            if self.catalogue.may_signal(tail):
+                for signal in self.catalogue.said(tail.decode("utf-8", "replace")):
+                    if life.count(signal.name) < ENOUGH:
+                        return False
+                    said[signal.name] += count
+        for name, count in said.items():
+            life.seen[name].count += count
+        return True
+
     def _line(self, line: Line, signals: bool) -> None:
         life = self._life_of(line)
         if signals and life.first_fault is not None:
-            # A storm of the same errors says nothing new after the first thousands.
-            spent = self.budget.get(life.number, 0) + 1
-            self.budget[life.number] = spent
-            if spent > 20 * ENOUGH and line.rank in life.failed_ranks():
-                for name, signal in self.catalogue.signals.items():
-                    if signal.pattern.search(line.text) and name in life.seen:
-                        life.seen[name].count += 1
-                return
+            life.storm += 1
         life.take(line, signals)
+        if line.from_client:
+            return
+        if "Avg prompt throughput" in line.text:
+            life.statistics(line.number, line.text.encode())
+        elif "host KV cache usage" in line.text:
+            life.host_statistics(line.text.encode())
 
     def _life_of(self, line: Line) -> Life:
         life = self.current
@@ -232,6 +281,10 @@ class Scanner:
             elif known is not life and known in self.log.lives and marker is None:
                 # The last words of the server before.
                 return known
+        if marker == "engine":
+            # From here on workers are those of this start: in a container a restarted
+            # server has the same process ids.
+            self.by_pid = {key: of for key, of in self.by_pid.items() if of is life}
         if marker:
             again = (marker, who) in life.markers
             # A second API server or engine of the same start has another name.
@@ -244,8 +297,8 @@ class Scanner:
                         marker, "an engine starts"
                     ),
                 )
-                if line.label and line.pid is not None and worker:
-                    self.by_pid[(who, line.pid)] = life
+                if marker == "engine" and line.pid is not None:
+                    self.by_pid = {(who, line.pid): life}
             life.markers.add((marker, who))
         return life
 
@@ -258,6 +311,23 @@ class Scanner:
     @staticmethod
     def _is_over(life: Life) -> bool:
         return life.served or (life.first_fault is not None and not life.fault_in_startup)
+
+
+def _around(raw: bytes, words: Iterable[bytes]) -> bytes:
+    """The start of a very long line, and what stands around each word."""
+    spans = [(0, 4096)]
+    for word in words:
+        at = raw.find(word)
+        # The first and the last place of each: a line of megabytes is no log line.
+        for place in {at, raw.rfind(word)} if at >= 0 else ():
+            spans.append((max(0, place - 1024), place + 1024))
+    kept: list[bytes] = []
+    end = 0
+    for begin, stop in sorted(spans):
+        if stop > end:
+            kept.append(raw[max(begin, end) : stop])
+            end = stop
+    return b" ".join(kept)
 
 
 def _without_ansi(raw: bytes) -> bytes:
@@ -290,12 +360,13 @@ def _evidence_lines(fault: Fault, life: Life, present: set[str]) -> tuple[Line, 
     if fault.id == "group-guarded-in-part":
         for line in life.guard_ranks.values():
             lines.setdefault((line.file, line.number), line)
-    for name, fact in (
+    for name, at in (
         ("corrupted", life.corrupted),
-        ("slow_decode", life.stats and life.stats.line),
+        ("slow_decode", (life.stats.number, life.stats.raw) if life.stats else None),
     ):
-        if name in present and any(name in when.all for when in fault.when) and fact:
-            lines.setdefault((fact.file, fact.number), fact)
+        if at and name in present and any(name in when.all for when in fault.when):
+            for line in parse(life.first.file, *at):
+                lines.setdefault((line.file, line.number), line)
     return tuple(sorted(lines.values(), key=lambda line: line.number)[:_SHOWN_LINES])
 
 
@@ -392,10 +463,10 @@ def facts_json(life: Life) -> dict[str, Any]:
         "connectors": {name: line.number for name, line in life.connectors.items()},
         "ranks_seen": list(life.ranks),
         "ranks_guarded": list(life.guard_ranks),
-        "host_kv_usage_percent": life.host_kv.value if life.host_kv else None,
+        "host_kv_usage_percent": life.host_kv,
         "last_statistics": {
-            "line": stats.line.number,
-            "time": stats.line.time,
+            "line": stats.number,
+            "time": parse(life.first.file, stats.number, stats.raw)[0].time,
             "prompt_tokens_per_s": stats.prompt,
             "generation_tokens_per_s": stats.generation,
             "running": stats.running,

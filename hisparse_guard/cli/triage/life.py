@@ -83,15 +83,17 @@ _CONNECTOR = re.compile(
     rf"kv_connector{_Q}\s*[=:]\s*{_Q}(?P<value>\w+Connector\w*)"
     r"|connector with name: (?P<created>\w+)|configured with connector (?P<named>\w+Connector)"
 )
+# Statistics come by the hundred thousand: searched in bytes, and only the last is parsed.
 _STATS = re.compile(
-    r"Avg prompt throughput: (?P<prompt>[\d.]+) tokens/s, "
-    r"Avg generation throughput: (?P<gen>[\d.]+) tokens/s, "
-    r"Running: (?P<running>\d+) reqs, Waiting: (?P<waiting>\d+) reqs"
+    rb"Avg prompt throughput: (?P<prompt>[\d.]+) tokens/s, "
+    rb"Avg generation throughput: (?P<gen>[\d.]+) tokens/s, "
+    rb"Running: (?P<running>\d+) reqs, Waiting: (?P<waiting>\d+) reqs"
+    rb"(?P<rest>[^\n]{0,600})"
 )
-_PREEMPTIONS = re.compile(r"Preemptions: (?P<value>\d+)")
-_KV_USAGE = re.compile(r"(?<!host )KV cache usage: (?P<value>[\d.]+)%")
-_CORRUPTED = re.compile(r"Corrupted: (?P<value>[1-9]\d*) reqs")
-_HOST_KV = re.compile(r"host KV cache usage %=(?P<value>[\d.]+)")
+_PREEMPTIONS = re.compile(rb"Preemptions: (\d+)")
+_KV_USAGE = re.compile(rb"KV cache usage: ([\d.]+)%")
+_CORRUPTED = re.compile(rb"Corrupted: [1-9]\d* reqs")
+_HOST_KV = re.compile(rb"host KV cache usage %=([\d.]+)")
 _EXCEPTION = re.compile(
     r"^\W{0,6}(?:[\w.]+\.)?(?P<name>[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure|Timeout))(?::|$)"
 )
@@ -103,13 +105,25 @@ _START_API = re.compile(
     r"vLLM (?:API )?server version |[█▀▄] +version +\d|vLLM batch processing API version"
 )
 _START_ARGS = re.compile(r"non-default args: ")
+_START_WORDS = ("version ", "non-default args", "Initializing a")
 _START_ENGINE = re.compile(r"Initializing an? (?:V1 )?LLM engine ")
 
 # The words a line must hold for facts to be looked for in it: they are long lists.
-_FACT_HINT = re.compile(
-    r"version|Version|non-default args|Initializing an? |vllm serve|--[a-z]|LAUNCH_BLOCKING"
-    r"|NCCL_NET_PLUGIN|ALLREDUCE_BACKEND|onnector|hisparse-guard: armed|flashinfer[-_]python"
-    r"|FlashInfer \d|git sha"
+_FACT_WORDS = (
+    "version",
+    "Version",
+    "non-default args",
+    "Initializing a",
+    "vllm serve",
+    " --",
+    "LAUNCH_BLOCKING",
+    "NCCL_NET_PLUGIN",
+    "ALLREDUCE_BACKEND",
+    "onnector",
+    "flashinfer",
+    "FlashInfer ",
+    "git sha",
+    "world_size=",
 )
 
 
@@ -140,11 +154,12 @@ class Seen:
             self.lines.append(line)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Stats:
-    """The last statistics line: tokens/s, requests, KV cache usage in percent."""
+    """A statistics line: tokens/s, requests, KV cache usage in percent."""
 
-    line: Line
+    number: int
+    raw: bytes
     prompt: float
     generation: float
     running: int
@@ -176,10 +191,11 @@ class Life:
     ranks: dict[str, Line] = field(default_factory=dict)
     stats: Stats | None = None
     stats_before_fault: Stats | None = None
-    host_kv: Fact | None = None
+    host_kv: str | None = None
     preemptions: int = 0
     slow_lines: int = 0
-    corrupted: Line | None = None
+    storm: int = 0
+    corrupted: tuple[int, bytes] | None = None
     requests_done: int = 0
     requests_failed: int = 0
     done_before_fault: int | None = None
@@ -214,10 +230,8 @@ class Life:
             return
         if signals:
             self._signals(line)
-        if _FACT_HINT.search(line.text):
+        if any(word in line.text for word in _FACT_WORDS):
             self._facts(line)
-        if "KV cache usage" in line.text or "Avg prompt throughput" in line.text:
-            self._stats(line)
         self._trouble(line)
 
     def count(self, name: str) -> int:
@@ -302,10 +316,9 @@ class Life:
         return sorted(lines.values(), key=lambda line: line.number)
 
     def _signals(self, line: Line) -> None:
-        for name, signal in self.catalogue.signals.items():
+        for signal in self.catalogue.said(line.text):
+            name = signal.name
             seen = self.seen.get(name)
-            if not signal.pattern.search(line.text):
-                continue
             if seen is None:
                 seen = self.seen[name] = Seen()
             seen.add(line)
@@ -347,30 +360,35 @@ class Life:
         if world:
             self.world_size = int(world["size"])
 
-    def _stats(self, line: Line) -> None:
-        host = _HOST_KV.search(line.text)
-        if host:
-            self.host_kv = Fact(host["value"], line)
-        match = _STATS.search(line.text)
-        if not match:
-            return
-        usage = _KV_USAGE.search(line.text)
+    def statistics(self, number: int, raw: bytes) -> bool:
+        """Takes a physical line of vLLM's statistics; False where it is none."""
+        match = _STATS.search(raw)
+        if match is None:
+            return False
+        try:
+            running = int(match["running"])
+            prompt, generation = float(match["prompt"]), float(match["gen"])
+            usage = _KV_USAGE.search(match["rest"])
+            kv_usage = float(usage[1]) if usage else None
+        except ValueError:
+            return False
         self.stats = Stats(
-            line,
-            float(match["prompt"]),
-            float(match["gen"]),
-            int(match["running"]),
-            int(match["waiting"]),
-            float(usage["value"]) if usage else None,
+            number, raw, prompt, generation, running, int(match["waiting"]), kv_usage
         )
-        running = self.stats.running
-        if running and self.stats.prompt < 1 and 0 < self.stats.generation / running < 6:
+        if running and prompt < 1 and 0 < generation / running < 6:
             self.slow_lines += 1
-        preempted = _PREEMPTIONS.search(line.text)
+        preempted = _PREEMPTIONS.search(match["rest"])
         if preempted:
-            self.preemptions += int(preempted["value"])
-        if _CORRUPTED.search(line.text):
-            self.corrupted = self.corrupted or line
+            self.preemptions += int(preempted[1])
+        if self.corrupted is None and _CORRUPTED.search(match["rest"]):
+            self.corrupted = (number, raw)
+        return True
+
+    def host_statistics(self, raw: bytes) -> None:
+        """Takes HiSparse's share of the periodic transfer statistics."""
+        host = _HOST_KV.search(raw)
+        if host:
+            self.host_kv = host[1].decode("ascii")
 
     def _trouble(self, line: Line) -> None:
         frame = _FRAME.match(line.message)
@@ -395,7 +413,7 @@ class Life:
 
 def start_marker(line: Line) -> str | None:
     """Which step of a server's start a line is: "server", "arguments", "engine", or None."""
-    if line.from_client:
+    if line.from_client or not any(word in line.text for word in _START_WORDS):
         return None
     if _START_API.search(line.text):
         return "server"

@@ -36,7 +36,7 @@ _WRAPPINGS = (
     # after a short-iso time: host vllm[703]: message
     re.compile(r"[\w.-]+ [\w.@/-]+\[\d+\]: "),
     # docker compose, and kubectl logs --prefix or stern
-    re.compile(r"[\w./-]+ *\| "),
+    re.compile(r"[\w./-]{1,80} {0,40}\| "),
     re.compile(r"\[pod/[\w./-]+\] "),
     # dmesg: [12345.678901] message
     re.compile(r"\[ *\d+\.\d+\] "),

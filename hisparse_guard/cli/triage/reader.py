@@ -18,6 +18,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -31,62 +32,92 @@ BEFORE, AFTER = 80, 80
 # Lines at the start of a file that are all looked at: the command and the environment.
 HEAD = 300
 
+# Each costs a search of the whole log, the less the longer it is: so not a word more than
+# needed, and rather a long one. Every line at level ERROR is looked at, and 80 lines before
+# and behind it, so nothing that only comes with one has to be here.
 TROUBLE = (
     b"ERROR",
-    b"Error",
+    b"Traceback (most recent call last)",
     b"CUDA error",
-    b"Cuda error",
-    b"Traceback",
+    b"launch failure",
+    b"CUDA out of memory",
     b"imed out",
-    b"atchdog",
-    b"died",
-    b"illed",
-    b"broadcast block",
+    b"Watchdog caught",
+    b"died or was killed",
+    b"died unexpectedly",
+    b"Killed process",
+    b"OOMKilled",
+    b"shared memory broadcast block",
     b"Fatal Python",
+    b"Segmentation fault",
+    b"terminate called",
     b"NVRM: Xid",
 )
 FACTS = (
     b"FlashInfer",
-    b"lashinfer",
-    b"iSparse",
-    b"isparse",
-    b"Initializing a",
-    b" version ",
-    b"Version",
-    b"on-default args",
-    b"pplication startup",
-    b"onnector",
-    b"LAUNCH_BLOCKING",
+    b"flashinfer allreduce backend",
+    b"HiSparse",
+    b"hisparse-guard: ",
+    b"LLM engine ",
+    b"server version ",
+    b"\x88  version ",
+    b"vLLM Version",
+    b"non-default args",
+    b"Application startup",
+    b"connector with name: ",
+    b"CUDA_LAUNCH_BLOCKING",
     b"NCCL_NET_PLUGIN",
-    b"vllm serve",
+    b"nodes in the distributed environment",
+    b"JIT-compile",
     b"Avg prompt throughput",
-    b"ulticast",
-    b"ninja",
-    b"Killing",
 )
 
 _ESC = rb"(?:\x1b\[[\d;]*m)*"
-_WRAP = (
-    rb'(?:\{"log":"|\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)? (?:std(?:out|err) [FP] )?'
-    rb"|[\w./-]+ *\| |[A-Z][a-z]{2} [ \d]\d [\d:]{8} [\w.:-]+ [\w.@/-]+(?:\[\d+\])?: )?"
+# What a runtime puts before a line, and behind it. The first line of a block tells which;
+# where lines differ in it, fewer are taken for quiet.
+_WRAPS = (
+    (rb"", rb""),
+    (rb'\{"log":"', rb'(?:\\r)?\\n","stream":"std(?:out|err)","time":"[\w:.+-]*"\}'),
+    (rb"\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)? (?:std(?:out|err) [FP] )?", rb""),
+    (rb"[\w./-]{1,80} {0,40}\| ", rb""),
+    (rb"[A-Z][a-z]{2} [ \d]\d [\d:]{8} [\w.:-]+ [\w.@/-]+(?:\[\d+\])?: ", rb""),
 )
-_TAIL = rb'(?:\x1b\[[\d;]*m)*(?:\\r)?(?:\\n","stream":"std(?:out|err)","time":"[\w:.+-]*"\})?\r?\n'
-_TAG = _ESC + rb"(?:\(\w+ pid=\d+\)" + _ESC + rb" )?" + _ESC
-_INFO = _TAG + rb"INFO" + _ESC + rb" " + _ESC + rb"[\d: -]{14}" + _ESC + rb" " + _ESC
-# Whole lines, to their end, so that another process's words in the same line are kept.
-QUIET = re.compile(
-    rb"^" + _WRAP + rb"(?:"
-    # An access line that was not an error.
-    + _TAG
-    + rb"INFO" + _ESC + rb":" + _ESC + rb" +[\w.:\[\]-]+ - \\?\"" + _ESC
-    + rb"[A-Z]+ [^\n\"\\ ]* HTTP/[\d.]+" + _ESC + rb"\\?\" " + _ESC + rb"[123]\d\d [A-Za-z -]{0,30}"
-    # What a client sent.
-    + rb"|" + _INFO + rb"\[(?:request_)?logger\.py:\d+\] " + _ESC
-    + rb"Received request [^\n]{0,65536}?, lora_request: (?:None|LoRARequest\([^\n()]{0,300}\))\.?"
-    + rb"|" + _INFO + rb"\[async_llm\.py:\d+\] " + _ESC + rb"Added request [\w.-]+\."
-    + rb")" + _TAIL,
-    re.M,
-)  # fmt: skip
+
+
+@lru_cache(maxsize=16)
+def _quiet(wrap: int, escapes: bool) -> re.Pattern[bytes]:
+    """Whole lines that are surely quiet, to their end: another process's words are kept."""
+    esc = _ESC if escapes else rb""
+    quote = rb'\\"' if wrap == 1 else rb'"'
+    head = esc + rb"(?:\(\w+ pid=\d+\)" + esc + rb" )?" + esc + rb"INFO" + esc
+    logged = rb" " + esc + rb"[\d: -]{14}" + esc + rb" " + esc
+    before, after = _WRAPS[wrap]
+    return re.compile(
+        rb"^" + before + head + rb"(?:"
+        # An access line that was not an error.
+        + rb":" + esc + rb" +[\w.:\[\]-]+ - " + quote + esc
+        + rb"[A-Z]+ [^\n\"\\ ]* HTTP/[\d.]+" + esc + quote + rb" " + esc
+        + rb"[123]\d\d [A-Za-z -]{0,30}"
+        + rb"|" + logged + rb"\[(?:"
+        # What a client sent.
+        + rb"(?:request_)?logger\.py:\d+\] " + esc
+        + rb"Received request [^\n]*, lora_request: (?:None|LoRARequest\([^\n()]{0,300}\))\.?"
+        + rb"|async_llm\.py:\d+\] " + esc + rb"Added request [\w.-]+\."
+        + rb"))" + esc + after + rb"\r?\n",
+        re.M,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=8)
+def _start_of(wrap: int) -> re.Pattern[bytes]:
+    return re.compile(_WRAPS[wrap][0])
+
+
+def without_quiet(data: bytes) -> bytes:
+    """The block with every line that is surely quiet made empty; line numbers stay."""
+    wrap = next((n for n in range(1, len(_WRAPS)) if _start_of(n).match(data)), 0)
+    return _quiet(wrap, b"\x1b" in data).sub(b"\n", data)
+
 
 # `journalctl -o json` writes a message with escape codes in it, as a coloured log has, as a
 # list of bytes, in which nothing could be found.
@@ -243,7 +274,7 @@ class Selector:
 
     def select(self, block: Block) -> list[Found]:
         """The lines to look at in this block, in order; each line once over all blocks."""
-        rest = QUIET.sub(b"\n", block.data)
+        rest = without_quiet(block.data)
         hits: dict[int, bool] = {}
         for trouble, anchors in ((False, FACTS), (True, TROUBLE)):
             for anchor in anchors:
@@ -300,6 +331,10 @@ class Selector:
             if index not in wanted and lines[index]
         ]
         return found
+
+    def skip(self) -> None:
+        """A block was dealt with elsewhere: nothing near its borders is looked at."""
+        self.tail, self.after = [], 0
 
     def _remember(self, block: Block, rest: bytes) -> None:
         cut = len(rest)
