@@ -70,3 +70,14 @@ def test_every_match_of_a_signal_holds_one_of_its_words(name: str) -> None:
         assert any(word in text for word in signal.words)
 
     check()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[1]}")
+def test_deep_in_a_log_and_far_apart(tmp_path: Path, case: tuple[str, str, str]) -> None:
+    # At the top of a log every line is looked at, and so is every neighbour of an error.
+    fault, certainty, log = case
+    other = "2026-11-03 22:14:04 gateway[3] route=chat latency_ms=391 note=nothing of interest\n"
+    spread = other.join(line + "\n" for line in log.splitlines())
+    path = tmp_path / "vllm.log"
+    path.write_text(other * 1000 + spread + other * 1000)
+    assert names(path)[0] == (fault, certainty)

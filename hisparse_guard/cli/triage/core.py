@@ -22,8 +22,6 @@ SYMPTOMS = ("garbled", "slow", "hang")
 # Lives of one log that are kept one by one; a crash loop has thousands, all alike.
 MOST_LIVES = 200
 _SHOWN_LINES = 12
-# A physical line longer than this is looked at in places only.
-LONG = 65536
 # After this many lines of trouble in a life, more of the same is only counted.
 STORM = 4000
 _START_WORDS = (b"version ", b"non-default args", b"Initializing a")
@@ -170,15 +168,13 @@ class Scanner:
         self._count(self.current, block.data, counted, len(block.data))
 
     def _count(self, life: Life | None, data: bytes, start: int, end: int) -> None:
+        done, failed = reader.answered(data, start, end)
         if life is None:
-            done = sum(data.count(mark, start, end) for mark in reader.DONE_MARKS)
             if not done:
                 return
             life = self._begin(Line(self.log.name, 1, "", ""), None)
-            life.recognised = True
-        done = sum(data.count(mark, start, end) for mark in reader.DONE_MARKS)
         life.requests_done += done
-        life.requests_failed += sum(data.count(mark, start, end) for mark in reader.FAILED_MARKS)
+        life.requests_failed += failed
         if done:
             life.recognised = True
 
@@ -196,7 +192,7 @@ class Scanner:
         raw = found.raw
         if self._periodic(found.number, raw):
             return
-        if len(raw) > LONG:
+        if len(raw) > reader.LONG_LINE:
             raw = _around(raw, (*self.catalogue.words, *reader.TROUBLE, *reader.FACTS))
         plain = raw if b"\x1b" not in raw else _without_ansi(raw)
         signals = self.catalogue.may_signal(plain)
@@ -570,7 +566,7 @@ def _scan(
         if small is not None and len(small) <= load_results.LARGEST:
             small += block.data
         scanner.block(block)
-        log.lines = block.first + block.data.count(b"\n") - (1 if block.data.endswith(b"\n") else 0)
+        log.lines = block.first + block.newlines - (1 if block.data.endswith(b"\n") else 0)
     result = None
     if 0 < len(small) <= load_results.LARGEST:
         result = load_results.read(name, small.decode("utf-8", "replace"))

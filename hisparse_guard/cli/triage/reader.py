@@ -9,6 +9,7 @@ searched for a few fixed strings, and only lines near a hit are taken apart.
 from __future__ import annotations
 
 import bz2
+import codecs
 import gzip
 import io
 import json
@@ -18,7 +19,6 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -26,97 +26,102 @@ BLOCK = 1 << 20
 # A line longer than this is handled in pieces that overlap, so that nothing is lost.
 LONGEST = 4 << 20
 OVERLAP = 4096
+# A physical line longer than this is looked at in places only.
+LONG_LINE = 65536
 # Lines before and after a hit of `TROUBLE` that are looked at too: a traceback whose
 # first line alone carries the prefix.
 BEFORE, AFTER = 80, 80
 # Lines at the start of a file that are all looked at: the command and the environment.
 HEAD = 300
 
-# Each costs a search of the whole log, the less the longer it is: so not a word more than
-# needed, and rather a long one. Every line at level ERROR is looked at, and 80 lines before
-# and behind it, so nothing that only comes with one has to be here.
+# What makes a line worth a look. Every line at level ERROR is looked at, and 80 lines before and
+# behind it, so nothing that only comes with one has to be here.
+# Half of the time triage takes is looking for these. Those with two capitals are looked for in
+# the capitals of the log alone, a tenth of it; each of the others costs a search of the whole.
 TROUBLE = (
     b"ERROR",
     b"Traceback (most recent call last)",
     b"CUDA error",
-    b"launch failure",
+    b"CUDA Error",
+    b"CUDA_ERROR_",
     b"CUDA out of memory",
-    b"imed out",
-    b"Watchdog caught",
-    b"died or was killed",
-    b"died unexpectedly",
-    b"Killed process",
+    b"OutOfMemoryError",
+    b"RPC call to ",
+    b"WorkNCCL",
+    b"memory: Killed process",
     b"OOMKilled",
     b"shared memory broadcast block",
     b"Fatal Python",
-    b"Segmentation fault",
-    b"terminate called",
     b"NVRM: Xid",
 )
 FACTS = (
     b"FlashInfer",
     b"flashinfer allreduce backend",
+    b"MNNVL",
+    b"NVIDIA H",
+    b"NVIDIA GH",
+    b"NVIDIA_H",
+    b"NVIDIA_GH",
     b"HiSparse",
+    b"NixlConnector",
+    b"OffloadingConnector",
     b"hisparse-guard: ",
     b"LLM engine ",
-    b"server version ",
+    b"LLM server version ",
+    b"LLM API server version ",
+    b"LLM Version",
     b"\x88  version ",
-    b"vLLM Version",
-    b"non-default args",
+    b"non-default args: ",
     b"Application startup",
-    b"connector with name: ",
     b"CUDA_LAUNCH_BLOCKING",
     b"NCCL_NET_PLUGIN",
     b"nodes in the distributed environment",
     b"JIT-compile",
-    b"Avg prompt throughput",
+    b"KV cache usage",
 )
-
-_ESC = rb"(?:\x1b\[[\d;]*m)*"
-# What a runtime puts before a line, and behind it. The first line of a block tells which;
-# where lines differ in it, fewer are taken for quiet.
-_WRAPS = (
-    (rb"", rb""),
-    (rb'\{"log":"', rb'(?:\\r)?\\n","stream":"std(?:out|err)","time":"[\w:.+-]*"\}'),
-    (rb"\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)? (?:std(?:out|err) [FP] )?", rb""),
-    (rb"[\w./-]{1,80} {0,40}\| ", rb""),
-    (rb"[A-Z][a-z]{2} [ \d]\d [\d:]{8} [\w.:-]+ [\w.@/-]+(?:\[\d+\])?: ", rb""),
-)
+_ANCHOR = re.compile(b"|".join(re.escape(word) for word in (*TROUBLE, *FACTS)))
+_IS_TROUBLE = re.compile(b"|".join(re.escape(word) for word in TROUBLE))
+_NO_CAPITAL = bytes(set(range(256)) - {*b"ABCDEFGHIJKLMNOPQRSTUVWXYZ", *b"\n\x88"})
 
 
-@lru_cache(maxsize=16)
-def _quiet(wrap: int, escapes: bool) -> re.Pattern[bytes]:
-    """Whole lines that are surely quiet, to their end: another process's words are kept."""
-    esc = _ESC if escapes else rb""
-    quote = rb'\\"' if wrap == 1 else rb'"'
-    head = esc + rb"(?:\(\w+ pid=\d+\)" + esc + rb" )?" + esc + rb"INFO" + esc
-    logged = rb" " + esc + rb"[\d: -]{14}" + esc + rb" " + esc
-    before, after = _WRAPS[wrap]
-    return re.compile(
-        rb"^" + before + head + rb"(?:"
-        # An access line that was not an error.
-        + rb":" + esc + rb" +[\w.:\[\]-]+ - " + quote + esc
-        + rb"[A-Z]+ [^\n\"\\ ]* HTTP/[\d.]+" + esc + quote + rb" " + esc
-        + rb"[123]\d\d [A-Za-z -]{0,30}"
-        + rb"|" + logged + rb"\[(?:"
-        # What a client sent.
-        + rb"(?:request_)?logger\.py:\d+\] " + esc
-        + rb"Received request [^\n]*, lora_request: (?:None|LoRARequest\([^\n()]{0,300}\))\.?"
-        + rb"|async_llm\.py:\d+\] " + esc + rb"Added request [\w.-]+\."
-        + rb"))" + esc + after + rb"\r?\n",
-        re.M,
-    )  # fmt: skip
+def _capitals(data: bytes) -> bytes:
+    return data.translate(None, _NO_CAPITAL)
 
 
-@lru_cache(maxsize=8)
-def _start_of(wrap: int) -> re.Pattern[bytes]:
-    return re.compile(_WRAPS[wrap][0])
+def _split_anchors() -> tuple[list[bytes], list[bytes]]:
+    """Anchors to look for as they are, and capitals to look for."""
+    whole, capitals = [], set()
+    for word in (*TROUBLE, *FACTS):
+        of = _capitals(word)
+        if len(of) > 1 or of == b"\x88":
+            capitals.add(of)
+        else:
+            whole.append(word)
+    return whole, sorted(of for of in capitals if not any(x in of for x in capitals - {of}))
 
 
-def without_quiet(data: bytes) -> bytes:
-    """The block with every line that is surely quiet made empty; line numbers stay."""
-    wrap = next((n for n in range(1, len(_WRAPS)) if _start_of(n).match(data)), 0)
-    return _quiet(wrap, b"\x1b" in data).sub(b"\n", data)
+_WHOLE, _CAPITALS = _split_anchors()
+# The head of a line that repeats what a client sent or was sent: its words are no trouble.
+_CLIENT = re.compile(rb"\[(?:\x1b\[[\d;]*m)?(?:request_logger|logger|log_response)\.py:\d+\]")
+
+_ESC = rb"(?:(?:\x1b|\\u001b)\[[\d;]*m)*"
+# An access line of a completion, to its end: one that is quoted in a prompt goes on.
+_ACCESS = re.compile(
+    rb"completions(?:\?[^ \"\n]*)? HTTP/1\.[01]\\?\"" + _ESC + rb" " + _ESC
+    + rb"(?P<kind>[25])\d\d [A-Za-z -]{2,30}" + _ESC
+    + rb"(?:[\r\n(]|(?:(?:\\r)?\\n)?\"|\Z)"
+)  # fmt: skip
+_ANY_ACCESS, _PLAIN_ACCESS = b" HTTP/1.", b'completions HTTP/1.1" 200 OK\n'
+
+
+def answered(data: bytes, start: int, end: int) -> tuple[int, int]:
+    """Completions in a part of a block that were answered with a 2xx and with a 5xx status."""
+    # Counting is ten times faster than matching, and most logs are all alike.
+    plain = data.count(_PLAIN_ACCESS, start, end)
+    if plain == data.count(_ANY_ACCESS, start, end):
+        return plain, 0
+    kinds = [access["kind"] for access in _ACCESS.finditer(data, start, end)]
+    return kinds.count(b"2"), kinds.count(b"5")
 
 
 # `journalctl -o json` writes a message with escape codes in it, as a coloured log has, as a
@@ -134,13 +139,10 @@ def _as_string(match: re.Match[bytes]) -> bytes:
 
 
 def _readable(data: bytes) -> bytes:
-    if _BYTES_MESSAGE in data or _BYTES_MESSAGE_SPACED in data:
+    at_start = data[:1] == b"{" or b"\n{" in data[:LONG_LINE]
+    if at_start and (_BYTES_MESSAGE in data or _BYTES_MESSAGE_SPACED in data):
         return _BYTES_LIST.sub(_as_string, data)
     return data
-
-
-DONE_MARKS = (b'completions HTTP/1.1" 200', b'completions HTTP/1.1\\" 200')
-FAILED_MARKS = (b'completions HTTP/1.1" 5', b'completions HTTP/1.1\\" 5')
 
 
 @dataclass
@@ -150,11 +152,13 @@ class Block:
     Attributes:
         data: the bytes, ending with a newline (but for the last block of a file).
         first: 1-based number of its first line.
+        newlines: how many there are in `data`.
         continued: True where its first line is the rest of a line begun before.
     """
 
     data: bytes
     first: int
+    newlines: int = 0
     continued: bool = False
 
 
@@ -227,7 +231,9 @@ def blocks(
     carry = b""
     number = 1
     continued = False
+    decoder: codecs.IncrementalDecoder | None = None
     read = getattr(stream, "read1", stream.read)
+    begun = False
     while True:
         try:
             # One read each: what came before a damaged place is not lost with it.
@@ -238,20 +244,29 @@ def blocks(
         if not data:
             break
         step(len(data))
+        if not begun:
+            begun = True
+            if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+                # What PowerShell writes for `kubectl logs … > file`.
+                decoder = codecs.getincrementaldecoder("utf-16")("replace")
+                note("is UTF-16: read as such")
+        if decoder is not None:
+            data = decoder.decode(data).encode("utf-8", "replace")
         cut = data.rfind(b"\n")
         if cut < 0:
             carry += data
             if len(carry) > LONGEST:
-                yield Block(_readable(carry), number, continued)
+                yield Block(_readable(carry), number, 0, continued)
                 carry, continued = carry[-OVERLAP:], True
             continue
         whole = carry + data[: cut + 1]
         carry = data[cut + 1 :]
-        yield Block(_readable(whole), number, continued)
+        newlines = whole.count(b"\n")
+        yield Block(_readable(whole), number, newlines, continued)
         continued = False
-        number += whole.count(b"\n")
+        number += newlines
     if carry:
-        yield Block(_readable(carry), number, continued)
+        yield Block(_readable(carry), number, 0, continued)
 
 
 def line_offset(data: bytes, index: int) -> int:
@@ -274,24 +289,18 @@ class Selector:
 
     def select(self, block: Block) -> list[Found]:
         """The lines to look at in this block, in order; each line once over all blocks."""
-        rest = without_quiet(block.data)
-        hits: dict[int, bool] = {}
-        for trouble, anchors in ((False, FACTS), (True, TROUBLE)):
-            for anchor in anchors:
-                start = rest.find(anchor)
-                while start >= 0:
-                    begin = rest.rfind(b"\n", 0, start) + 1
-                    hits[begin] = hits.get(begin, False) or trouble
-                    start = rest.find(b"\n", start)
-                    if start >= 0:
-                        start = rest.find(anchor, start)
-        head = block.first <= HEAD
-        if not hits and not self.after and not head:
-            self._remember(block, rest)
-            return []
-        lines = rest.split(b"\n")
+        lines = block.data.split(b"\n")
         if lines and not lines[-1]:
             lines.pop()
+        hits = _hits(block.data, lines)
+        head = block.first <= HEAD
+        if not head and not self.after and not any(hits.values()):
+            self.tail = [
+                (block.first + index, lines[index])
+                for index in range(max(0, len(lines) - BEFORE), len(lines))
+                if index not in hits and lines[index] and len(lines[index]) < LONG_LINE
+            ]
+            return [Found(block.first + n, lines[n], hit=True, trouble=False) for n in hits]
         wanted: dict[int, tuple[bool, bool]] = {}
         if head:
             for index in range(min(len(lines), HEAD - block.first + 1)):
@@ -301,12 +310,8 @@ class Selector:
                 wanted[index] = (False, True)
         self.after = max(0, self.after - len(lines))
         found: list[Found] = []
-        position, index = 0, 0
         reached = -1
-        for begin in sorted(hits):
-            index += rest.count(b"\n", position, begin)
-            position = begin
-            trouble = hits[begin]
+        for index, trouble in hits.items():
             if trouble:
                 if index - BEFORE < 0 and reached < 0:
                     for number, raw in self.tail[max(0, len(self.tail) - (BEFORE - index)) :]:
@@ -336,15 +341,26 @@ class Selector:
         """A block was dealt with elsewhere: nothing near its borders is looked at."""
         self.tail, self.after = [], 0
 
-    def _remember(self, block: Block, rest: bytes) -> None:
-        cut = len(rest)
-        for _ in range(BEFORE + 1):
-            cut = rest.rfind(b"\n", 0, cut)
-            if cut < 0:
-                break
-        first = block.first + rest.count(b"\n", 0, cut + 1)
-        self.tail = [
-            (first + index, raw)
-            for index, raw in enumerate(rest[cut + 1 :].split(b"\n"))
-            if raw and len(raw) < 65536
-        ]
+
+def _hits(data: bytes, lines: list[bytes]) -> dict[int, bool]:
+    """The indices of lines with an anchor, in order, and whether it is one of trouble."""
+    likely: set[int] = set()
+    for where, words in ((data, _WHOLE), (_capitals(data), _CAPITALS)):
+        for word in words:
+            index = position = 0
+            at = where.find(word)
+            while at >= 0:
+                index += where.count(b"\n", position, at)
+                likely.add(index)
+                position = where.find(b"\n", at)
+                if position < 0:
+                    break
+                at = where.find(word, position)
+    hits: dict[int, bool] = {}
+    for index in sorted(likely):
+        line = lines[index]
+        if _IS_TROUBLE.search(line) and not _CLIENT.search(line, 0, 400):
+            hits[index] = True
+        elif _ANCHOR.search(line):
+            hits[index] = False
+    return hits

@@ -1,0 +1,257 @@
+"""``triage`` over a log of 1 GB, against ``grep -E`` with the same patterns in the same run.
+
+Three logs, each with an `mnnvl` workspace at its start and a launch failure at its end: of a
+server that logs requests (the kinds of lines of the published excerpts and of
+``--enable-log-requests``), of a server whose lines are mixed with ten times as many of a gateway
+that triage knows nothing of, and of a dead engine that answers every request with a traceback.
+``grep -cE -f`` gets the catalogue's patterns (``-c``, so that nothing is printed; look-around,
+which it does not know, is left out). Its speed depends on the locale, which is printed: in a UTF-8
+one it takes up to 20 times as long on the dead engine's log.
+
+Both run as processes of their own, in turn; wall time and processor time are medians over the
+rounds, the peak is the largest resident size of triage over all rounds. The bound is three times
+grep's time.
+
+Run: ``python -m benchmarks.triage_speed [--megabytes N] [--rounds N] [--kind KIND]``
+"""
+
+from __future__ import annotations
+
+import argparse
+import locale
+import os
+import random
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hisparse_guard.cli.triage.catalogue import load
+
+ROOT = Path(__file__).resolve().parent.parent
+BOUND = 3.0
+_TEXT = (
+    "the of and to in is that for it as was with be by on not he his but at are this have from or "
+    "had an they which one you were all her she there would their we him been has when who will no "
+    "more if out so up said what its about than into them can only other time new some"
+)
+_WORDS = _TEXT.split(" ")
+_BEGIN = """\
+(APIServer pid=588) INFO 11-03 00:00:00 [startup.py:38] vLLM server version 0.33.0, serving model m
+(Worker_TP0 pid=703) INFO 11-03 00:00:15 [flashinfer_all_reduce.py:252] Initialized FlashInfer \
+Allreduce norm fusion workspace with backend=mnnvl
+(APIServer pid=588) INFO 11-03 00:00:52 [metrics.py:108] KV Transfer metrics: HiSparse hot-buffer \
+hits=0, HiSparse hot-buffer misses=0
+"""
+_ERROR = "(Worker_TP2 pid=705) ERROR 11-03 23:59:04 [multiproc_executor.py:1105] "
+_END = [
+    _ERROR + text
+    for text in (
+        "Error getting async model runner output",
+        "Traceback (most recent call last):",
+        '  File "vllm/v1/worker/gpu/async_utils.py", line 175, in get_output',
+        "    self.copy_event.synchronize()",
+        "torch.AcceleratorError: CUDA error: unspecified launch failure",
+    )
+]
+
+
+def _serving(rng: random.Random, at: str, n: int) -> str:
+    kind = n % 50
+    api = "(APIServer pid=588) INFO"
+    if kind == 0:
+        return (
+            f"{api} {at} [loggers.py:335] Engine 000: Avg prompt throughput: "
+            f"{rng.random() * 1e4:.1f} tokens/s, Avg generation throughput: "
+            f"{rng.random() * 1e3:.1f} tokens/s, Running: {rng.randrange(64)} reqs, Waiting: 0 "
+            f"reqs, GPU KV cache usage: {rng.random() * 100:.1f}%, Prefix cache hit rate: 0.0%"
+        )
+    if kind == 1:
+        return (
+            f"{api} {at} [metrics.py:108] KV Transfer metrics: HiSparse hot-buffer "
+            f"hits={rng.randrange(10**6)}, HiSparse hot-buffer misses={rng.randrange(10**5)}, "
+            f"HiSparse host KV cache usage %={rng.random() * 100:.1f}"
+        )
+    if kind % 3 == 0:
+        return (
+            f"{api} {at} [logger.py:43] Received request cmpl-{rng.getrandbits(128):032x}-0: "
+            f"prompt: '{' '.join(rng.choices(_WORDS, k=40))}', params: SamplingParams(n=1, "
+            "presence_penalty=0.0, temperature=1.0, top_p=1.0, seed=None, stop=[], "
+            "max_tokens=220), prompt_token_ids: None, lora_request: None."
+        )
+    if kind % 3 == 1:
+        return f"{api} {at} [async_llm.py:311] Added request cmpl-{rng.getrandbits(128):032x}-0."
+    return (
+        f"{api}:     127.0.0.1:{rng.randrange(30000, 60000)} - "
+        '"POST /v1/chat/completions HTTP/1.1" 200 OK'
+    )
+
+
+def _gateway(rng: random.Random, at: str, n: int) -> str:
+    if n % 11 == 0:
+        return _serving(rng, at, n // 11)
+    return (
+        f"{at} gateway[{n % 7}] route=chat tenant={rng.randrange(1000)} "
+        f"id={rng.getrandbits(64):016x} latency_ms={rng.randrange(40000)} "
+        f"note={' '.join(rng.choices(_WORDS, k=12))}"
+    )
+
+
+def _storm(rng: random.Random, at: str, n: int) -> str:
+    rank = n // len(_END) % 4
+    text = _END[n % len(_END)].replace("TP2 pid=705", f"TP{rank} pid={703 + rank}")
+    return text.replace("11-03 23:59:04", at)
+
+
+KINDS = {"serving": _serving, "gateway": _gateway, "storm": _storm}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One log's figures: medians in seconds, sizes in bytes, peak of triage in MiB."""
+
+    kind: str
+    size: int
+    triage_s: float
+    grep_s: float
+    triage_cpu_s: float
+    grep_cpu_s: float
+    peak_mib: float
+
+    @property
+    def ratio(self) -> float:
+        """Wall time of triage over grep's."""
+        return self.triage_s / self.grep_s
+
+    @property
+    def cpu_ratio(self) -> float:
+        """Processor time of triage over grep's: what a busy machine does not blur."""
+        return self.triage_cpu_s / self.grep_cpu_s
+
+
+def write(path: Path, kind: str, size: int) -> None:
+    """Writes a log of at least `size` bytes, the same one every time."""
+    rng = random.Random(1)
+    make = KINDS[kind]
+    written, n = 0, 0
+    with path.open("w", encoding="utf-8") as out:
+        out.write(_BEGIN)
+        while written < size:
+            lines = []
+            for _ in range(5000):
+                n += 1
+                at = f"11-03 {n // 3600 % 24:02d}:{n // 60 % 60:02d}:{n % 60:02d}"
+                lines.append(make(rng, at, n))
+            written += out.write("\n".join(lines) + "\n")
+        out.write("\n".join(_END) + "\n")
+
+
+def patterns() -> str:
+    """The catalogue's expressions as extended regular expressions, one a line."""
+    lines = []
+    for signal in load().signals.values():
+        pattern = _without_lookaround(signal.pattern.pattern)
+        # Within a bracket expression of POSIX, `\\w` is a backslash and a w.
+        pattern = pattern.replace("(?:", "(").replace(r"\d", "[0-9]").replace(r"[\w", "[[:alnum:]_")
+        lines.append(pattern)
+    return "\n".join(lines) + "\n"
+
+
+def _without_lookaround(pattern: str) -> str:
+    while (begin := re.search(r"\(\?<?!", pattern)) is not None:
+        depth, end = 1, begin.end()
+        while depth:
+            depth += {"(": 1, ")": -1}.get(pattern[end], 0) if pattern[end - 1] != "\\" else 0
+            end += 1
+        pattern = pattern[: begin.start()] + pattern[end:]
+    return pattern
+
+
+def _run(command: Sequence[str]) -> tuple[float, float, float, int]:
+    """Wall and processor seconds, peak resident size in MiB, exit code."""
+    begin = time.perf_counter()
+    # Not to /dev/null: there grep stops at its first match.
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.read()
+    _, status, used = os.wait4(process.pid, 0)
+    wall = time.perf_counter() - begin
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return wall, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, process.returncode
+
+
+def measure(
+    megabytes: int = 1000, rounds: int = 3, kinds: Sequence[str] = tuple(KINDS)
+) -> list[Row]:
+    """Measures triage against grep.
+
+    Args:
+        megabytes: size of each log, in 10**6 bytes.
+        rounds: how often each command reads each log.
+        kinds: of `KINDS`.
+
+    Raises:
+        RuntimeError: a command did not end as it must on these logs.
+    """
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        log, wanted = Path(folder) / "vllm.log", Path(folder) / "patterns"
+        wanted.write_text(patterns(), encoding="utf-8")
+        commands = (
+            ("grep", 0, ["grep", "-cE", "-f", str(wanted), str(log)]),
+            ("triage", 1, [sys.executable, "-m", "hisparse_guard", "triage", "--json", str(log)]),
+        )
+        for kind in kinds:
+            write(log, kind, megabytes * 10**6)
+            runs: dict[str, list[tuple[float, float, float]]] = {"grep": [], "triage": []}
+            for _ in range(rounds):
+                for name, expected, command in commands:
+                    wall, used, peak, code = _run(command)
+                    if code != expected:
+                        raise RuntimeError(f"{name} ended with {code} on the {kind} log")
+                    runs[name].append((wall, used, peak))
+            rows.append(
+                Row(
+                    kind,
+                    log.stat().st_size,
+                    statistics.median(run[0] for run in runs["triage"]),
+                    statistics.median(run[0] for run in runs["grep"]),
+                    statistics.median(run[1] for run in runs["triage"]),
+                    statistics.median(run[1] for run in runs["grep"]),
+                    max(run[2] for run in runs["triage"]),
+                )
+            )
+    return rows
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="triage against grep -E")
+    parser.add_argument("--megabytes", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--kind", choices=list(KINDS), action="append")
+    asked = parser.parse_args()
+    over = False
+    locale.setlocale(locale.LC_CTYPE, "")
+    print(
+        f"{len(os.sched_getaffinity(0))} cores, Python {sys.version.split()[0]}, "
+        f"locale {locale.setlocale(locale.LC_CTYPE)}"
+    )
+    for row in measure(asked.megabytes, asked.rounds, asked.kind or tuple(KINDS)):
+        print(
+            f"{row.kind:8}{row.size / 1e6:6.0f} MB: "
+            f"wall {row.triage_s:6.2f} s, grep {row.grep_s:6.2f} s, ratio {row.ratio:.2f}; "
+            f"processor {row.triage_cpu_s:6.2f} s, grep {row.grep_cpu_s:6.2f} s, "
+            f"ratio {row.cpu_ratio:.2f}; peak {row.peak_mib:.0f} MiB",
+            flush=True,
+        )
+        over = over or row.ratio > BOUND
+    return 1 if over else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
