@@ -124,8 +124,14 @@ def stub_server(stub: Stub) -> Iterator[Stub]:
         pass
 
     Bound.stub = stub
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Bound)
-    server.daemon_threads = True
+
+    class Quiet(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def handle_error(self, *_: Any) -> None:
+            pass
+
+    server = Quiet(("127.0.0.1", 0), Bound)
     stub.url = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()

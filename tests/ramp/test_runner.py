@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,28 +34,40 @@ def failed(number: int, kind: str = "http 500", at: float = 2.0) -> dict[str, An
 
 
 Step = dict[str, Any] | Callable[[], None]
+DIES: dict[str, Any] = {"event": "dies"}
 
 
 class Process:
+    def __init__(self) -> None:
+        self.killed = False
+
     def kill(self) -> None:
-        pass
+        self.killed = True
 
     def poll(self) -> int | None:
         return None
 
 
 class Scripted:
-    """Plays events; a callable among them is called in its place, and None waits for `stop`."""
+    """Plays a script a level; a callable in it is called in its place, and None waits for `stop`
+    or the kill. A script ends with "finished" unless it says DIES."""
 
-    def __init__(self, steps: Iterable[Step | None], status: int, log: Path) -> None:
-        self._steps = list(steps)
+    def __init__(self, scripts: list[list[Step | None]], status: int, log: Path) -> None:
+        self._scripts = scripts
         self._status = status
+        self._steps: list[Step | None] = []
         self.stopped: str | None = None
         self.process = Process()
+        self.closed = False
         log.write_text("a traceback\nRuntimeError: out of luck\n")
 
+    def begin(self, plan: dict[str, Any]) -> None:
+        finished = {"event": "finished", "level": plan["level"], "error": None}
+        self._steps = [*self._scripts.pop(0), finished]
+        self.stopped = None
+
     def event(self, wait_s: float) -> dict[str, Any] | None:
-        if not self._steps:
+        if self.process.killed:
             return None
         if self._steps[0] is None:
             if self.stopped is None:
@@ -66,12 +78,13 @@ class Scripted:
         if callable(step):
             step()
             return {}
-        return step
+        return None if step is DIES else step
 
     def stop(self, reason: str) -> None:
         self.stopped = self.stopped or reason
 
     def close(self) -> int:
+        self.closed = True
         return self._status
 
 
@@ -117,10 +130,11 @@ def ramp(
     server: Server | None = None,
     status: int = 0,
 ) -> Result:
-    plays = iter(scripts)
+    started: list[Scripted] = []
 
-    def start(python: Path, plan: Any, environment: Any, log: Path) -> Any:
-        return Scripted(next(plays), status, log)
+    def start(python: Path, environment: Any, log: Path) -> Any:
+        started.append(Scripted(scripts, status, log))
+        return started[-1]
 
     found = Runner(
         server or Server(),  # type: ignore[arg-type]
@@ -135,6 +149,7 @@ def ramp(
         health_interval_s=0.01,
         start_generator=start,
     ).run()
+    assert all(one.closed for one in started)
     for level in found.levels:
         assert level.done + level.failed == level.planned
         assert all(request.settled for request in level.requests)
@@ -201,9 +216,10 @@ def test_a_level_without_any_success_ends_it(tmp_path: Path) -> None:
 
 
 def test_a_killed_generator_leaves_nothing_uncounted(tmp_path: Path) -> None:
-    script = [READY, sent(0), done(0), sent(1)]
-    found = ramp(tmp_path, (Level(1, 3),), [script], status=-9)
-    assert (found.verdict, found.done, found.failed) == ("inconclusive", 1, 2)
+    script = [READY, sent(0), done(0), sent(1), DIES]
+    # The next level gets a new one.
+    found = ramp(tmp_path, (Level(1, 3), Level(2, 2)), [script, whole(2)], status=-9)
+    assert (found.verdict, found.done, found.failed) == ("inconclusive", 3, 2)
     texts = [request.error for request in found.levels[0].requests]
     assert texts[1] == "the load generator was ended by signal 9 before the answer was whole"
     assert texts[2] == "the load generator was ended by signal 9 before sending it"
@@ -211,7 +227,7 @@ def test_a_killed_generator_leaves_nothing_uncounted(tmp_path: Path) -> None:
 
 def test_a_generator_that_cannot_start_is_no_verdict(tmp_path: Path) -> None:
     with pytest.raises(GeneratorFailed, match=r"ended \(1\).*RuntimeError: out of luck"):
-        ramp(tmp_path, (Level(1, 3),), [[]], status=1)
+        ramp(tmp_path, (Level(1, 3),), [[DIES]], status=1)
 
 
 def test_an_event_twice_counts_once(tmp_path: Path) -> None:
@@ -251,7 +267,7 @@ def test_a_second_ctrl_c_leaves_counts_that_add_up(tmp_path: Path) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    script = [READY, sent(0), done(0), sent(1), interrupt, sent(2), interrupt]
+    script = [READY, sent(0), done(0), sent(1), interrupt, sent(2), interrupt, None]
     found = ramp(tmp_path, (Level(1, 4),), [script])
     assert (found.verdict, found.exit_code) == ("interrupted", 130)
     assert (found.done, found.failed) == (1, 3)
@@ -268,3 +284,14 @@ def test_ctrl_c_after_the_last_level_is_no_failure_of_the_server(
     monkeypatch.setattr(server, "probe", interrupt)
     found = ramp(tmp_path, (Level(1, 1),), [whole(1)], server)
     assert (found.verdict, found.after) == ("interrupted", None)
+
+
+def test_a_generator_that_fails_in_a_level(tmp_path: Path) -> None:
+    error = {"event": "finished", "level": 0, "error": "ValueError: no such thing"}
+    found = ramp(tmp_path, (Level(1, 2),), [[READY, sent(0), done(0), error]])
+    assert (found.verdict, found.done, found.failed) == ("inconclusive", 1, 1)
+    assert found.levels[0].requests[1].error == (
+        "the load generator failed (ValueError: no such thing) before sending it"
+    )
+    with pytest.raises(GeneratorFailed, match=r"failed \(ValueError: no such thing\)"):
+        ramp(tmp_path, (Level(1, 2),), [[READY, error]])

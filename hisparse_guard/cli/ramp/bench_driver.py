@@ -1,16 +1,16 @@
-"""One level of load, run by the interpreter of a vLLM environment: ``PYTHON bench_driver.py FD``.
+"""Makes the load, run by the interpreter of a vLLM environment: ``PYTHON bench_driver.py FD``.
 
 Drives vLLM's own ``vllm bench serve``, which sends, streams and times the requests. What is ours
 is around it: the prompts, one event a line on file descriptor FD for every request sent and
 ended (``vllm bench serve`` itself reports at its end only, so that nothing is left of it where
 it is killed), a time-out, and a way to stop.
 
-The plan is one line of JSON on standard input; a second line is the reason to stop for, and so
-is the end of standard input. Imports the standard library and vLLM, nothing of this package:
-it is not installed there. Names used of ``vllm.benchmarks``, the same in 0.19 to 0.33:
-``serve.add_cli_args``, ``serve.main``, ``serve.get_samples``, ``serve.get_tokenizer``,
-``serve.SampleRequest``, ``lib.endpoint_request_func.ASYNC_REQUEST_FUNCS`` and
-``RequestFuncOutput``.
+Standard input says what to do, a JSON object a line: ``{"plan": {…}}`` runs one level,
+``{"stop": reason, "level": N}`` ends level N, and the end of standard input ends all. Imports the
+standard library and vLLM, nothing of this package: it is not installed there. Names used of
+``vllm.benchmarks``, the same in 0.19 to 0.33: ``serve.add_cli_args``, ``serve.main``,
+``serve.get_samples``, ``serve.get_tokenizer``, ``serve.SampleRequest``,
+``lib.endpoint_request_func.ASYNC_REQUEST_FUNCS`` and ``RequestFuncOutput``.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ import asyncio
 import collections
 import json
 import os
+import queue
 import random
 import sys
 import threading
 import time
+import traceback
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
 
+BACKEND = "openai"
 # Kept of a stream's end, to find an error that it closed with.
 TAIL_BYTES = 4096
 
@@ -341,7 +344,7 @@ class Recorder:
 def arguments(plan: dict[str, Any]) -> list[str]:
     """The command line of ``vllm bench serve``; no secret is on it."""
     words = [
-        *("--backend", "openai", "--base-url", plan["base_url"], "--endpoint", "/v1/completions"),
+        *("--backend", BACKEND, "--base-url", plan["base_url"], "--endpoint", "/v1/completions"),
         *("--model", plan["model"], "--dataset-name", "random"),
         *("--num-prompts", str(plan["requests"]), "--max-concurrency", str(plan["concurrency"])),
         *("--random-input-len", str(plan["isl"]), "--random-output-len", str(plan["osl"])),
@@ -352,19 +355,51 @@ def arguments(plan: dict[str, Any]) -> list[str]:
     return [*words, "--insecure"] if plan["insecure"] else words
 
 
-class Lines:
-    """Lines of standard input, read with `os.read` alone: a thread that waits in sys.stdin keeps
-    its lock when the process ends."""
+class Orders:
+    """What standard input says, read in a thread of its own."""
 
     def __init__(self) -> None:
-        self._read = b""
+        self._plans: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._stops: dict[int, str] = {}
+        self._over: str | None = None
+        self._running: tuple[int, Recorder] | None = None
+        threading.Thread(target=self._listen, daemon=True).start()
 
-    def next(self) -> str:
-        """The next line, or what there is where standard input ends."""
-        while b"\n" not in self._read and (more := os.read(0, 1 << 16)):
-            self._read += more
-        line, _, self._read = self._read.partition(b"\n")
-        return line.decode()
+    def next_plan(self) -> dict[str, Any] | None:
+        return self._plans.get()
+
+    def running(self, level: int, recorder: Recorder) -> None:
+        """From now on a stop for `level` goes to `recorder`; one that came before does at once."""
+        with self._lock:
+            self._running = (level, recorder)
+            reason = self._over or self._stops.get(level)
+        if reason is not None:
+            recorder.stop(reason)
+
+    def _stop(self, level: int | None, reason: str) -> None:
+        with self._lock:
+            if level is None:
+                self._over = reason
+            else:
+                self._stops[level] = reason
+            running = self._running
+        if running is not None and level in (None, running[0]):
+            running[1].stop(reason)
+
+    def _listen(self) -> None:
+        # With os.read alone: a thread that waits in sys.stdin keeps its lock when the process ends.
+        data = b""
+        while more := os.read(0, 1 << 16):
+            *lines, data = (data + more).split(b"\n")
+            for line in lines:
+                order = json.loads(line)
+                if "plan" in order:
+                    self._plans.put(order["plan"])
+                else:
+                    self._stop(order["level"], order["stop"])
+        self._stop(None, "the ramp ended")
+        self._plans.put(None)
 
 
 def main() -> None:
@@ -378,8 +413,7 @@ def main() -> None:
             while data:
                 data = data[os.write(events, data) :]
 
-    lines = Lines()
-    plan = json.loads(lines.next())
+    orders = Orders()
     import vllm
     from vllm.benchmarks import serve
     from vllm.benchmarks.lib import endpoint_request_func as functions
@@ -387,23 +421,24 @@ def main() -> None:
 
     parser = FlexibleArgumentParser()
     serve.add_cli_args(parser)
-    options = parser.parse_args(arguments(plan))
-    recorder = Recorder(
-        plan, write, functions.ASYNC_REQUEST_FUNCS[options.backend], functions.RequestFuncOutput
-    )
-    functions.ASYNC_REQUEST_FUNCS[options.backend] = recorder
-    samples = recorder.samples(serve.SampleRequest)
-    serve.get_samples = lambda *_, **__: samples
+    request = functions.ASYNC_REQUEST_FUNCS[BACKEND]
     # None is needed, yet some releases insist that there is one (0.25: an assertion).
     serve.get_tokenizer = lambda *_, **__: object()
-
-    def listen() -> None:
-        recorder.stop(lines.next() or "the ramp ended")
-
-    threading.Thread(target=listen, daemon=True).start()
     write({"event": "ready", "vllm": vllm.__version__, "python": sys.version.split()[0]})
-    serve.main(options)
-    write({"event": "finished"})
+    while (plan := orders.next_plan()) is not None:
+        error = None
+        try:
+            options = parser.parse_args(arguments(plan))
+            recorder = Recorder(plan, write, request, functions.RequestFuncOutput)
+            samples = recorder.samples(serve.SampleRequest)
+            functions.ASYNC_REQUEST_FUNCS[BACKEND] = recorder
+            serve.get_samples = lambda *_, _samples=samples, **__: _samples
+            orders.running(plan["level"], recorder)
+            serve.main(options)
+        except (Exception, SystemExit) as raised:
+            traceback.print_exc()
+            error = f"{type(raised).__name__}: {raised}"
+        write({"event": "finished", "level": plan["level"], "error": error})
 
 
 if __name__ == "__main__":

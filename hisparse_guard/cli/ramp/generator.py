@@ -55,16 +55,15 @@ def find_vllm_python(given: str | None) -> Path:
 
 
 class Generator:
-    """One run of the driver. Its events come through `event`, in order.
+    """The driver's process, for one level after the other: vLLM is imported once.
 
     Args:
         log: a file for what it prints; the driver is written beside it.
     """
 
-    def __init__(
-        self, python: Path, plan: Mapping[str, Any], environment: Mapping[str, str], log: Path
-    ) -> None:
+    def __init__(self, python: Path, environment: Mapping[str, str], log: Path) -> None:
         self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self._level: int | None = None
         self._stopping_since: float | None = None
         # Written out, since this package may lie in a zip that the other interpreter cannot run.
         driver = log.parent / DRIVER
@@ -92,12 +91,17 @@ class Generator:
             os.close(writing)
         self._reader = threading.Thread(target=self._read, args=(reading,), daemon=True)
         self._reader.start()
-        self._say(json.dumps(plan))
 
-    def _say(self, line: str) -> None:
+    def begin(self, plan: Mapping[str, Any]) -> None:
+        """Has it run a level; its events follow, "finished" last."""
+        self._level = plan["level"]
+        self._stopping_since = None
+        self._say({"plan": plan})
+
+    def _say(self, order: Mapping[str, Any]) -> None:
         assert self.process.stdin is not None
         with contextlib.suppress(OSError):
-            self.process.stdin.write((line + "\n").encode())
+            self.process.stdin.write((json.dumps(order) + "\n").encode())
             self.process.stdin.flush()
 
     def _read(self, descriptor: int) -> None:
@@ -109,7 +113,7 @@ class Generator:
         self._events.put(None)
 
     def event(self, wait_s: float) -> dict[str, Any] | None:
-        """The next event; None when there are no more.
+        """The next event, in order; None when the process has ended.
 
         Raises:
             queue.Empty: none came within `wait_s` seconds.
@@ -120,13 +124,11 @@ class Generator:
         return found
 
     def stop(self, reason: str) -> None:
-        """Asks it to end what is in flight and to send no more; harmless when repeated.
-
-        It is killed where it has not ended some seconds later.
-        """
+        """Asks it to end what is in flight and to send no more of this level. Harmless when
+        repeated: it is killed where it has not followed some seconds later."""
         if self._stopping_since is None:
             self._stopping_since = time.monotonic()
-            self._say(reason)
+            self._say({"stop": reason, "level": self._level})
         elif time.monotonic() - self._stopping_since > STOP_S and self.process.poll() is None:
             self.process.kill()
 

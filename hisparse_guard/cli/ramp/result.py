@@ -57,8 +57,13 @@ class Request:
 
 @dataclass
 class LevelResult:
-    """One level. `state`: "complete" (all its requests were sent and ended by themselves),
-    "stopped" (engine dead) or "interrupted"."""
+    """One level.
+
+    Attributes:
+        number: from 0 on.
+        state: "complete" (it ran to its end), "stopped" (engine dead) or "interrupted".
+        generator_exit: exit status of the load generator where it ended in this level.
+    """
 
     number: int
     concurrency: int

@@ -100,7 +100,7 @@ class Runner:
 
     Args:
         environment: of the generator; the server's key is added to it.
-        folder: where the generator's own output is kept, one file a level.
+        folder: where the generator's own output is kept, one file a process.
         health_interval_s: how often the engine's health is asked during a level, in seconds.
     """
 
@@ -129,6 +129,8 @@ class Runner:
         self._progress = progress
         self._interval_s = health_interval_s
         self._start_generator = start_generator
+        self._generator: Generator | None = None
+        self._log = folder
         self._run_id = secrets.token_hex(4)
         self.result = Result(
             base_url=target.base_url,
@@ -166,6 +168,9 @@ class Runner:
             self._afterwards()
         except KeyboardInterrupt:
             result.interrupted = True
+        finally:
+            if self._generator is not None:
+                self._generator.close()
         for outcome in result.levels:
             for request in outcome.requests:
                 if not request.settled:
@@ -203,6 +208,7 @@ class Runner:
 
     def _plan(self, number: int, level: Level) -> dict[str, Any]:
         return {
+            "level": number,
             "base_url": self._target.base_url,
             "tokenize_url": self._target.tokenize_url(),
             "model": self._target.model,
@@ -229,38 +235,43 @@ class Runner:
             started=time.time(),
         )
         self.result.levels.append(outcome)
-        log = self._folder / f"generator-level-{number + 1}.log"
-        generator = self._start_generator(self._python, plan, self._environment, log)
+        if self._generator is None:
+            self._log = self._folder / f"generator-from-level-{number + 1}.log"
+            self._generator = self._start_generator(self._python, self._environment, self._log)
+        generator = self._generator
+        generator.begin(plan)
         self._progress.level_started(outcome)
         watch = Watch(self._target, self._pool, self._interval_s)
         watch.start()
-        interrupted = False
+        error: str | None = None
         try:
             while True:
                 try:
-                    self._follow(generator, watch, outcome)
+                    error = self._follow(generator, watch, outcome)
                     break
                 except KeyboardInterrupt:
-                    if interrupted:
+                    if outcome.state == "interrupted":
                         generator.process.kill()
-                    interrupted = True
                     outcome.state, outcome.reason = "interrupted", "ended by the operator"
                     self._progress.note("ending: waiting for the generator to account for itself")
                     generator.stop("ended by the operator")
         finally:
             watch.end()
-            outcome.generator_exit = generator.close()
-            self._settle(outcome, log)
+            self._settle(outcome, error)
             outcome.ended = time.time()
             self._progress.level_ended(outcome)
         if watch.dead is not None:
             self.result.engine_dead = watch.dead
             self.result.stopped = f"the engine is dead: {watch.dead}"
-        if interrupted:
+        if outcome.state == "interrupted":
             raise KeyboardInterrupt
 
-    def _follow(self, generator: Generator, watch: Watch, outcome: LevelResult) -> None:
-        """Takes the generator's events until it has ended."""
+    def _follow(self, generator: Generator, watch: Watch, outcome: LevelResult) -> str | None:
+        """Takes the generator's events until it has finished the level.
+
+        Returns:
+            None, or how the generator failed.
+        """
         began = time.monotonic()
         heard = False
         while True:
@@ -269,7 +280,11 @@ class Runner:
             except queue.Empty:
                 event = {}
             if event is None:
-                return
+                self._generator = None
+                outcome.generator_exit = status = generator.close()
+                return f"was ended by signal {-status}" if status < 0 else f"ended ({status})"
+            if event.get("event") == "finished":
+                return None if event["error"] is None else f"failed ({event['error']})"
             heard = heard or bool(event)
             if not heard and time.monotonic() - began > GENERATOR_START_S:
                 generator.process.kill()
@@ -310,7 +325,7 @@ class Runner:
                 if event["kind"] not in ("cut off", "not sent"):
                     watch.failure_seen()
 
-    def _settle(self, outcome: LevelResult, log: Path) -> None:
+    def _settle(self, outcome: LevelResult, error: str | None) -> None:
         """Requests that the generator did not account for have failed, and say so."""
         left = [request for request in outcome.requests if not request.settled]
         if not left:
@@ -320,15 +335,14 @@ class Runner:
                 what = "cut off" if request.sent else "not sent"
                 request.fail(what, f"{what}: {outcome.reason}")
             return
-        status = outcome.generator_exit
-        ended = f"was ended by signal {-status}" if status and status < 0 else f"ended ({status})"
-        tail = log.read_text(errors="replace").strip().splitlines()
+        error = error or "left it out"
+        tail = self._log.read_text(errors="replace").strip().splitlines()
         if outcome.number == 0 and not any(request.sent for request in outcome.requests):
             last = tail[-1] if tail else "it said nothing"
             raise GeneratorFailed(
-                f"the load generator ({self._python}) {ended} without sending a request: {last}"
+                f"the load generator ({self._python}) {error} without sending a request: {last}"
             )
         detail = "\n".join(tail[-20:]) or None
         for request in left:
             what = "before the answer was whole" if request.sent else "before sending it"
-            request.fail("generator", f"the load generator {ended} {what}", detail)
+            request.fail("generator", f"the load generator {error} {what}", detail)
