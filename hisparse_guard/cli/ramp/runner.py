@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hisparse_guard.cli.ramp.generator import Generator
+from hisparse_guard.cli.ramp.hiding import Hider
 from hisparse_guard.cli.ramp.load import Level, Load
 from hisparse_guard.cli.ramp.result import LevelResult, Request, Result
 from hisparse_guard.cli.ramp.target import Target
@@ -124,6 +125,8 @@ class Runner:
         self._pool = list(pool)
         self._python = python
         self._environment = environment
+        # Before anything keeps or prints them: a server may echo the key that it refuses.
+        self._hider = Hider(environment)
         self._insecure = insecure
         self._folder = folder
         self._progress = progress
@@ -283,6 +286,7 @@ class Runner:
                 self._generator = None
                 outcome.generator_exit = status = generator.close()
                 return f"was ended by signal {-status}" if status < 0 else f"ended ({status})"
+            event = self._hider.hide_json(event)
             if event.get("event") == "finished":
                 return None if event["error"] is None else f"failed ({event['error']})"
             heard = heard or bool(event)
@@ -336,7 +340,7 @@ class Runner:
                 request.fail(what, f"{what}: {outcome.reason}")
             return
         error = error or "left it out"
-        tail = self._log.read_text(errors="replace").strip().splitlines()
+        tail = self._hider.hide(self._log.read_text(errors="replace")).strip().splitlines()
         if outcome.number == 0 and not any(request.sent for request in outcome.requests):
             last = tail[-1] if tail else "it said nothing"
             raise GeneratorFailed(
