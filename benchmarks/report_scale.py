@@ -11,9 +11,7 @@ Run: ``python -m benchmarks.report_scale [--workers N] [--lines N] [--runs N]``
 from __future__ import annotations
 
 import argparse
-import os
 import resource
-import shutil
 import statistics
 import subprocess
 import sys
@@ -21,6 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from benchmarks.line import Line, machine, show
 from tests.report.samples import Process
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -118,34 +117,42 @@ def measure(folder: Path, *options: str) -> tuple[float, float, int, int]:
     return wall, spent, peak, process.returncode
 
 
-def main() -> int:
+def lines(workers: int = 1000, lines_each: int = 1000, runs: int = 5) -> list[Line]:
+    """Raises:
+    RuntimeError: report did not find the evidence safe.
+    """
+    table = []
+    with tempfile.TemporaryDirectory(prefix="report-scale-") as scratch:
+        folder = Path(scratch)
+        megabytes = make(folder, workers, lines_each) / 1e6
+        for options in ((), ("--json",), ("--html", str(folder / "report.html"))):
+            found = [measure(folder, *options) for _ in range(runs)]
+            if any(code for *_, code in found):
+                raise RuntimeError("report did not find the evidence safe")
+            what = " ".join(["report", *options[:1]])
+            size = f"{workers} x {lines_each} lines, {megabytes:.0f} MB"
+            wall = statistics.median(run[0] for run in found)
+            processors = statistics.median(run[1] for run in found)
+            peak = statistics.median(run[2] for run in found) / 1e6
+            table += [
+                Line(f"{what}, {size}", f"{wall:.2f} s", target="< 3 s"),
+                Line(f"{what}, time of processors", f"{processors:.2f} s"),
+                Line(f"{what}, peak memory", f"{peak:.0f} MB", target="< 200 MB"),
+            ]
+    return table
+
+
+def main() -> None:
     parser = argparse.ArgumentParser(description="report over a large body of evidence")
     parser.add_argument("--workers", type=int, default=1000)
     parser.add_argument("--lines", type=int, default=1000)
     parser.add_argument("--runs", type=int, default=5)
     asked = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="report-scale-"))
-    try:
-        size = make(folder, asked.workers, asked.lines)
-        print(
-            f"{asked.workers} workers x {asked.lines} lines, {size / 1e6:.0f} MB, "
-            f"{len(os.sched_getaffinity(0))} cores, Python {sys.version.split()[0]}"
-        )
-        for options in ((), ("--json",), ("--html", str(folder / "report.html"))):
-            runs = [measure(folder, *options) for _ in range(asked.runs)]
-            if any(code for *_, code in runs):
-                print("report did not find the evidence safe", file=sys.stderr)
-                return 1
-            print(
-                f"report {options[0] if options else '':8} "
-                f"median {statistics.median(run[0] for run in runs):.2f} s "
-                f"({statistics.median(run[1] for run in runs):.2f} s of processors), "
-                f"peak {max(run[2] for run in runs) / 1e6:.0f} MB"
-            )
-    finally:
-        shutil.rmtree(folder)
-    return 0
+    show(
+        [("report", lines(asked.workers, asked.lines, asked.runs))],
+        f"{machine()}; medians of {asked.runs} runs",
+    )
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

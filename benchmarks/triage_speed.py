@@ -31,6 +31,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.line import Line
 from hisparse_guard.cli.triage.catalogue import load
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -227,6 +228,26 @@ def measure(
                 )
             )
     return rows
+
+
+def lines(megabytes: int = 1000, rounds: int = 3) -> list[Line]:
+    table = []
+    for row in measure(megabytes, rounds):
+        what = f"{row.size / 1e6:.0f} MB, {row.kind}"
+        target = f"<= {BOUND} x"
+        table += [
+            Line(f"grep -E, {what}", f"{row.grep_s:.1f} s"),
+            Line(
+                f"triage, {what}",
+                f"{row.triage_s:.1f} s",
+                "grep -E",
+                f"{row.triage_s - row.grep_s:+.1f} s",
+                f"{row.ratio:.2f} x",
+                target,
+            ),
+            Line(f"triage, {what}, peak memory", f"{row.peak_mib:.0f} MiB"),
+        ]
+    return table
 
 
 def main() -> int:
