@@ -29,6 +29,7 @@ DERIVED = {
     "trtllm_in_use": "a trtllm workspace, by vLLM's word or the guard's",
     "slow_decode": "three statistics lines and more below 6 tokens/s a request without prefill",
     "corrupted": "vLLM counted requests with NaN logits",
+    "trtllm_asked": "VLLM_FLASHINFER_ALLREDUCE_BACKEND=trtllm is in the log",
     "launch_blocking": "CUDA_LAUNCH_BLOCKING was on",
     "symptom_garbled": "the operator says that the output is garbled",
     "symptom_slow": "the operator says that it is slow",
@@ -45,6 +46,7 @@ class Signal:
     pattern: re.Pattern[str]
     fatal: bool
     ranks: bool
+    engine: bool
 
 
 @dataclass(frozen=True)
@@ -212,6 +214,7 @@ def load() -> Catalogue:
             pattern=re.compile(entry["pattern"]),
             fatal=bool(entry.get("fatal", False)),
             ranks=bool(entry.get("ranks", True)),
+            engine=bool(entry.get("engine", False)),
         )
     known = {*signals, *DERIVED}
     faults = [

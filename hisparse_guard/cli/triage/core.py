@@ -59,7 +59,6 @@ class Judged:
     notices: list[Finding]
     verdict: str
     checklist: list[Item]
-    ended_by: str | None
 
 
 @dataclass
@@ -142,7 +141,9 @@ class Scanner:
         self.log = log
         self.catalogue = catalogue
         self.current: Life | None = None
-        self.by_pid: dict[tuple[str, int], Life] = {}
+        # Servers whose logs are mixed in one file, by pod or container.
+        self.by_origin: dict[str, Life] = {}
+        self.by_pid: dict[tuple[str | None, str, int], Life] = {}
         self.selector = reader.Selector()
 
     def block(self, block: reader.Block) -> None:
@@ -168,6 +169,9 @@ class Scanner:
         self._count(self.current, block.data, counted, len(block.data))
 
     def _count(self, life: Life | None, data: bytes, start: int, end: int) -> None:
+        if len(self.by_origin) > 1:
+            self._count_by_origin(data, start, end)
+            return
         done, failed = reader.answered(data, start, end)
         if life is None:
             if not done:
@@ -178,6 +182,15 @@ class Scanner:
         if done:
             life.recognised = True
 
+    def _count_by_origin(self, data: bytes, start: int, end: int) -> None:
+        for raw in reader.access_lines(data, start, end):
+            origin = parse(self.log.name, 0, raw)[0].origin
+            life = self.by_origin.get(origin or "", self.current)
+            if life is not None:
+                done, failed = reader.answered(raw, 0, len(raw))
+                life.requests_done += done
+                life.requests_failed += failed
+
     def _begin(self, line: Line, by: str | None) -> Life:
         life = Life(self.catalogue, len(self.log.lives) + self.log.lives_dropped + 1, line, by)
         if len(self.log.lives) >= MOST_LIVES:
@@ -186,6 +199,9 @@ class Scanner:
             self.log.lives_dropped += 1
         self.log.lives.append(life)
         self.current = life
+        if line.origin is not None:
+            life.origin = line.origin
+            self.by_origin[line.origin] = life
         return life
 
     def _found(self, found: reader.Found) -> None:
@@ -204,7 +220,7 @@ class Scanner:
     def _periodic(self, number: int, raw: bytes) -> bool:
         """Takes a line of the periodic statistics without taking it apart."""
         life = self.current
-        if life is None or not life.recognised or len(raw) > 2000:
+        if life is None or not life.recognised or len(raw) > 2000 or len(self.by_origin) > 1:
             return False
         if b"Avg prompt throughput" in raw:
             return life.statistics(number, raw)
@@ -223,6 +239,8 @@ class Scanner:
         """
         life = self.current
         if life is None or life.first_fault is None or life.storm < STORM:
+            return False
+        if len(self.by_origin) > 1:
             return False
         if any(word in data for word in _START_WORDS):
             return False
@@ -259,19 +277,26 @@ class Scanner:
             life.host_statistics(line.text.encode())
 
     def _life_of(self, line: Line) -> Life:
-        life = self.current
         marker = start_marker(line)
+        life, by = self.current, "start" if marker else None
+        if line.origin is not None and line.origin not in self.by_origin:
+            # A pod of another server; one that only adds ranks belongs to the server at hand.
+            if life is not None and (marker or life.is_another(line)):
+                life, by = None, f"{line.origin} is another server"
+        elif line.origin is not None:
+            life = self.by_origin[line.origin]
         if life is None:
-            life = self._begin(line, "start" if marker else None)
+            life = self._begin(line, by)
         who = line.label or ""
         worker = "Worker" in who or who.startswith("EngineCore")
         if worker and line.pid is not None:
-            known = self.by_pid.get((who, line.pid))
+            key = (line.origin, who, line.pid)
+            known = self.by_pid.get(key)
             if known is None:
                 known_pid = life.pids.get(who)
                 if known_pid is not None and known_pid != line.pid:
                     life = self._begin(line, f"{who} is now process {line.pid}, was {known_pid}")
-                self.by_pid[(who, line.pid)] = life
+                self.by_pid[key] = life
                 if len(self.by_pid) > 4096:
                     self.by_pid.pop(next(iter(self.by_pid)))
             elif known is not life and known in self.log.lives and marker is None:
@@ -280,7 +305,9 @@ class Scanner:
         if marker == "engine":
             # From here on workers are those of this start: in a container a restarted
             # server has the same process ids.
-            self.by_pid = {key: of for key, of in self.by_pid.items() if of is life}
+            self.by_pid = {
+                key: of for key, of in self.by_pid.items() if of is life or key[0] != line.origin
+            }
         if marker:
             again = (marker, who) in life.markers
             # A second API server or engine of the same start has another name.
@@ -294,7 +321,7 @@ class Scanner:
                     ),
                 )
                 if marker == "engine" and line.pid is not None:
-                    self.by_pid = {(who, line.pid): life}
+                    self.by_pid[(line.origin, who, line.pid)] = life
             life.markers.add((marker, who))
         return life
 
@@ -410,14 +437,13 @@ def judge_life(life: Life, symptoms: Iterable[str] = (), load_failed: int = 0) -
     findings = [finding for finding in named if finding.when.effect == "fault"]
     findings.sort(key=lambda finding: finding.follows_from is not None)
     notices = [finding for finding in named if finding.when.effect == "notice"]
-    ended_by = None
     if any(finding.follows_from is None for finding in findings):
         verdict = FAULT
     elif life.fatal_lines() or life.requests_failed or load_failed:
         verdict = UNKNOWN
     else:
         verdict = HEALTHY
-    return Judged(life, findings, notices, verdict, checklist(life), ended_by)
+    return Judged(life, findings, notices, verdict, checklist(life))
 
 
 def _line_json(line: Line | None) -> dict[str, Any] | None:
@@ -511,7 +537,9 @@ def _life_json(name: str, judged: Judged) -> dict[str, Any]:
     return {
         "file": name,
         "life": life.number,
+        "origin": life.origin,
         "begun_by": life.begun_by,
+        "ended_by": _line_json(life.ended_by),
         "first_line": life.first.number,
         "last_line": (life.last or life.first).number,
         "verdict": judged.verdict,

@@ -174,19 +174,23 @@ class Life:
     Attributes:
         number: 1-based, within the log.
         first, last: its first and last line that was looked at.
+        ended_by: the line that says that it was told to stop, before anything went wrong.
         begun_by: what showed that a new server started, or None for the log's beginning.
+        origin: the pod or container, where the log names it.
     """
 
     catalogue: Catalogue
     number: int
     first: Line
     begun_by: str | None = None
+    origin: str | None = None
     last: Line | None = None
     recognised: bool = False
     seen: dict[str, Seen] = field(default_factory=dict)
     facts: dict[str, Fact] = field(default_factory=dict)
     connectors: dict[str, Line] = field(default_factory=dict)
     pids: dict[str, int] = field(default_factory=dict)
+    label_origins: dict[str, str | None] = field(default_factory=dict)
     markers: set[tuple[str, str]] = field(default_factory=set)
     ranks: dict[str, Line] = field(default_factory=dict)
     stats: Stats | None = None
@@ -207,6 +211,7 @@ class Life:
     first_fault: Line | None = None
     first_fault_frame: str | None = None
     served_at: Line | None = None
+    ended_by: Line | None = None
     fault_in_startup: bool = False
     wait_in_startup: bool = False
     guard_ranks: dict[str, Line] = field(default_factory=dict)
@@ -222,6 +227,7 @@ class Life:
         self.last = line
         if line.label and line.pid is not None:
             self.pids.setdefault(line.label, line.pid)
+            self.label_origins.setdefault(line.label, line.origin)
         if line.source or (line.label and _OURS.match(line.label)):
             self.recognised = True
         if line.rank is not None and line.label is not None and "Worker" in line.label:
@@ -233,6 +239,14 @@ class Life:
         if any(word in line.text for word in _FACT_WORDS):
             self._facts(line)
         self._trouble(line)
+
+    def is_another(self, line: Line) -> bool:
+        """True where a process of this name was seen in another pod or container."""
+        return (
+            line.label is not None
+            and not line.label.startswith("Ray")
+            and self.label_origins.get(line.label, line.origin) != line.origin
+        )
 
     def count(self, name: str) -> int:
         """How many lines said it."""
@@ -275,6 +289,9 @@ class Life:
             names.add("slow_decode")
         if self.corrupted:
             names.add("corrupted")
+        asked = self.facts.get("allreduce_backend_env")
+        if asked and asked.value == "trtllm":
+            names.add("trtllm_asked")
         blocking = self.facts.get("launch_blocking")
         if blocking and blocking.value not in ("0", "None"):
             names.add("launch_blocking")
@@ -318,6 +335,11 @@ class Life:
     def _signals(self, line: Line) -> None:
         for signal in self.catalogue.said(line.text):
             name = signal.name
+            if signal.engine and self.served and _by_api_server(line):
+                continue
+            if self.ended_by and (name == "engine_fatal" or "died" in line.text):
+                # What it does to its own processes once it was told to stop.
+                continue
             seen = self.seen.get(name)
             if seen is None:
                 seen = self.seen[name] = Seen()
@@ -328,6 +350,8 @@ class Life:
                 self.served_at = line
             elif name == "shm_wait" and not self.served:
                 self.wait_in_startup = True
+            elif name == "shutdown" and self.first_fault is None:
+                self.ended_by = self.ended_by or line
             elif name == "guard_armed":
                 self._armed(line)
             if signal.fatal and self.first_fault is None:
@@ -409,6 +433,13 @@ class Life:
             self.error_count += 1
             if len(self.errors) < KEPT:
                 self.errors.append(line)
+
+
+def _by_api_server(line: Line) -> bool:
+    """True where the API server wrote all of the line: a worker may have gone on in it."""
+    if line.label is None or not line.label.lower().startswith("apiserver"):
+        return False
+    return line.source is not None or not re.search(r"\((?:Worker|EngineCore)", line.text)
 
 
 def start_marker(line: Line) -> str | None:

@@ -36,8 +36,8 @@ _WRAPPINGS = (
     # after a short-iso time: host vllm[703]: message
     re.compile(r"[\w.-]+ [\w.@/-]+\[\d+\]: "),
     # docker compose, and kubectl logs --prefix or stern
-    re.compile(r"[\w./-]{1,80} {0,40}\| "),
-    re.compile(r"\[pod/[\w./-]+\] "),
+    re.compile(r"(?P<origin>[\w./-]{1,80}) {0,40}\| "),
+    re.compile(r"\[(?P<origin>pod/[\w./-]+)\] "),
     # dmesg: [12345.678901] message
     re.compile(r"\[ *\d+\.\d+\] "),
 )
@@ -81,6 +81,7 @@ class Line:
         source: `file.py:line` that logged it, or None.
         rank: "TP2", "DP1 TP2" or "rank 3", or None.
         from_client: True where the message repeats what a client sent or was sent.
+        origin: pod or container by the runtime's own prefix, or None.
     """
 
     file: str
@@ -94,6 +95,7 @@ class Line:
     source: str | None = None
     rank: str | None = None
     from_client: bool = False
+    origin: str | None = None
 
 
 def strip_ansi(text: str) -> str:
@@ -145,6 +147,9 @@ def _from_json(text: str) -> tuple[str, dict[str, str]] | None:
         value = record.get(field)
         if isinstance(value, str | int):
             known[name] = str(value)
+    pod = record.get("kubernetes")
+    if isinstance(pod, dict) and isinstance(pod.get("pod_name"), str):
+        known["origin"] = pod["pod_name"]
     trace = record.get("exc_info")
     return (f"{message}\n{trace}" if isinstance(trace, str) else message), known
 
@@ -186,7 +191,10 @@ def parse(file: str, number: int, raw: bytes) -> list[Line]:
         for wrapping in _WRAPPINGS:
             found = wrapping.match(text)
             if found:
-                time = time or found.groupdict().get("time")
+                named = found.groupdict()
+                time = time or named.get("time")
+                if named.get("origin"):
+                    known.setdefault("origin", named["origin"])
                 text = text[found.end() :]
                 break
         else:
@@ -238,6 +246,7 @@ def _head(file: str, number: int, text: str, time: str | None, known: dict[str, 
         source=source,
         rank=rank_of(label, rank_number),
         from_client=bool(source and source.rpartition("/")[2].startswith(_FROM_CLIENTS)),
+        origin=known.get("origin"),
     )
 
 

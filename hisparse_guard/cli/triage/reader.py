@@ -78,6 +78,9 @@ FACTS = (
     b"nodes in the distributed environment",
     b"JIT-compile",
     b"KV cache usage",
+    b"Shutting down",
+    b"Shutdown initiated",
+    b"Received SIG",
 )
 _ANCHOR = re.compile(b"|".join(re.escape(word) for word in (*TROUBLE, *FACTS)))
 _IS_TROUBLE = re.compile(b"|".join(re.escape(word) for word in TROUBLE))
@@ -122,6 +125,13 @@ def answered(data: bytes, start: int, end: int) -> tuple[int, int]:
         return plain, 0
     kinds = [access["kind"] for access in _ACCESS.finditer(data, start, end)]
     return kinds.count(b"2"), kinds.count(b"5")
+
+
+def access_lines(data: bytes, start: int, end: int) -> Iterator[bytes]:
+    """The lines with an access of a completion in a part of a block."""
+    for access in _ACCESS.finditer(data, start, end):
+        begin = data.rfind(b"\n", 0, access.start()) + 1
+        yield data[begin : access.end()]
 
 
 # `journalctl -o json` writes a message with escape codes in it, as a coloured log has, as a

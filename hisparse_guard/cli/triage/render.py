@@ -160,9 +160,10 @@ def _life(name: str, judged: Judged, files: bool) -> list[str]:
     life = judged.life
     begun = f", begun by: {life.begun_by}" if life.begun_by else ""
     last = (life.last or life.first).number
+    place = f"{name} [{life.origin}]" if life.origin else name
     out = [
         "",
-        f"{name}, life {life.number}: lines {life.first.number} to {last}{begun}",
+        f"{place}, life {life.number}: lines {life.first.number} to {last}{begun}",
         f"  {_VERDICTS[judged.verdict]}",
         "",
     ]
