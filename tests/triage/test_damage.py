@@ -160,6 +160,7 @@ def test_cut_json_with_another_process_behind_it(tmp_path: Path, head: str) -> N
 def test_two_processes_in_one_line(tmp_path: Path) -> None:
     log = CRASH.replace("\n(Worker_TP2", request().replace("\n", "") + "(Worker_TP2")
     assert named(write(tmp_path, log)) == ["hisparse-mnnvl proven"]
+    assert triage([write(tmp_path, log)]).lives[0][1].findings[0].ranks == ("TP2",)
 
 
 def test_secrets_are_masked_in_all_output(

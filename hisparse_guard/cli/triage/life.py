@@ -335,7 +335,7 @@ class Life:
     def _signals(self, line: Line) -> None:
         for signal in self.catalogue.said(line.text):
             name = signal.name
-            if signal.engine and self.served and _by_api_server(line):
+            if signal.engine and self.served and (line.label or "")[:9].lower() == "apiserver":
                 continue
             if self.ended_by and (name == "engine_fatal" or "died" in line.text):
                 # What it does to its own processes once it was told to stop.
@@ -433,13 +433,6 @@ class Life:
             self.error_count += 1
             if len(self.errors) < KEPT:
                 self.errors.append(line)
-
-
-def _by_api_server(line: Line) -> bool:
-    """True where the API server wrote all of the line: a worker may have gone on in it."""
-    if line.label is None or not line.label.lower().startswith("apiserver"):
-        return False
-    return line.source is not None or not re.search(r"\((?:Worker|EngineCore)", line.text)
 
 
 def start_marker(line: Line) -> str | None:

@@ -46,6 +46,11 @@ _TAG = re.compile(
     r"(?:, ip=[^)\s]+)?\) ?"
     r"|\((?P<bare>(?:EngineCore|APIServer|ApiServer|Worker|VllmWorker)\w*)\) ?"
 )
+# Where another process went on in a line that was not ended; one that is quoted, in a prompt
+# say, has a space, a quote or an escaped end of line before it.
+_RUN_ON = re.compile(
+    r"(?<=[^\s'\"`\\>|(])(?<!\\n)(?=\((?:Worker|EngineCore|A[Pp][Ii]Server)\w* pid=\d+\) )"
+)
 _HEAD = re.compile(
     r"(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL)"
     r"(?: (?P<time>\d\d-\d\d \d\d:\d\d(?::\d\d(?:[.,]\d+)?)?))?"
@@ -199,8 +204,15 @@ def parse(file: str, number: int, raw: bytes) -> list[Line]:
                 break
         else:
             break
-    pieces = text.rstrip("\r\n").split("\n") if "\n" in text else [text]
-    return [_head(file, number, piece.rstrip("\r"), time, known) for piece in pieces]
+    lines: list[Line] = []
+    for piece in text.rstrip("\r\n").split("\n") if "\n" in text else [text]:
+        line = _head(file, number, piece.rstrip("\r"), time, known)
+        if piece.count(" pid=") > 1 and not line.from_client:
+            runs = _RUN_ON.split(piece.rstrip("\r"))
+            lines += [_head(file, number, run, time, known) for run in runs]
+        else:
+            lines.append(line)
+    return lines
 
 
 def _head(file: str, number: int, text: str, time: str | None, known: dict[str, str]) -> Line:
