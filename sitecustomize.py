@@ -46,8 +46,13 @@ class HisparseGuardTripwire:
                 find = None if finder is self else getattr(finder, "find_spec", None)
                 spec = find(name, path, target) if find else None
                 if spec is not None:
-                    if hasattr(spec.loader, "exec_module"):
-                        spec.loader = _ArmingLoader(spec.loader, self)
+                    try:
+                        if hasattr(spec.loader, "exec_module"):
+                            spec.loader = _ArmingLoader(spec.loader, self)
+                    except Exception:
+                        # A spec of someone's own that does not let itself be changed: the next
+                        # module of vLLM arms.
+                        pass
                     return spec
             return None
         finally:

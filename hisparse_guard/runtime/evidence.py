@@ -118,7 +118,7 @@ class Evidence:
             "seq": self._seq,
             **fields,
         }
-        text = json.dumps(record, separators=(",", ":"), default=repr) + "\n"
+        text = json.dumps(record, separators=(",", ":"), default=log.shown) + "\n"
         _refuse_unsafe(self.directory)
         path = os.path.join(self.directory, f"hisparse-guard-{host}-{self.pid}.jsonl")
         # Opened for each line, which are few: nothing for a fork to share or to leak, and a

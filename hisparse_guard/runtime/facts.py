@@ -51,7 +51,7 @@ def _hisparse_source(config: Any) -> str | None:
     extra = _get(transfer, "kv_connector_extra_config")
     if isinstance(extra, dict) and isinstance(extra.get("connectors"), (list, tuple)):
         names += [c.get("kv_connector") for c in extra["connectors"] if isinstance(c, dict)]
-    return "connector" if HISPARSE_CONNECTOR in names else None
+    return "connector" if HISPARSE_CONNECTOR in map(_text, names) else None
 
 
 def _text(value: Any) -> str | None:

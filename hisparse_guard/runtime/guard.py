@@ -22,6 +22,7 @@ from hisparse_guard.runtime.facts import (
     rendezvous,
     size_and_rank,
 )
+from hisparse_guard.runtime.log import shown
 from hisparse_guard.runtime.settings import Settings, read_settings
 
 ENV_BACKEND = "VLLM_FLASHINFER_ALLREDUCE_BACKEND"
@@ -43,9 +44,32 @@ def told(function: Callable[..., None]) -> Callable[..., None]:
         try:
             function(*args, **kwargs)
         except Exception as error:
-            guard.problem(f"{function.__name__.strip('_')} failed: {error!r}")
+            try:
+                guard.problem(f"{function.__name__.strip('_')} failed", error)
+            except Exception:
+                # At the recursion limit not even that can be called.
+                pass
 
     return protected
+
+
+def attempt(what: str, function: Callable[..., Any], *args: Any, otherwise: Any = None) -> Any:
+    """What `function` gives, or `otherwise` where it fails twice, with a line that says `what`.
+
+    Twice: a passing failure (out of memory, say) must not make this rank answer otherwise than
+    the others.
+    """
+    try:
+        return function(*args)
+    except Exception:
+        try:
+            return function(*args)
+        except Exception as error:
+            try:
+                guard.problem(what, error)
+            except Exception:
+                pass
+            return otherwise
 
 
 class Guard:
@@ -96,7 +120,7 @@ class Guard:
             # Said later: this may be on the way to an answer.
             self._held += problems
             for react in self.on_settings:
-                react()
+                attempt("the hooks do not follow the settings", react)
         return self._settings
 
     def is_off(self) -> bool:
@@ -114,9 +138,14 @@ class Guard:
         """Whether a config is current; its facts are noted on the way."""
         if self.current_config is None:
             return self.depth > 0
-        config = self.current_config()
+        unknown = object()
+        config = attempt(
+            "vLLM does not tell its current config", self.current_config, otherwise=unknown
+        )
+        if config is unknown:
+            return self.depth > 0
         if config is not None:
-            self.note_config(config)
+            attempt("the current config was not noted", self.note_config, config)
         return config is not None
 
     def note_config(self, config: Any) -> None:
@@ -129,11 +158,12 @@ class Guard:
         self.hisparse = self.hisparse or facts.hisparse
         if first:
             for react in self.on_hisparse:
-                react()
+                attempt("the getters are not looked at", react)
         if facts not in self._seen:
             self._seen[facts] = None
             self._untold.append(facts)
 
+    @told
     def note_left(self, frame: Any) -> None:
         self.left = (place(frame), time.monotonic())
         if self.hisparse and ranks()[0] is not None:
@@ -172,14 +202,17 @@ class Guard:
         return settings.backend == NONE or any(is_none(d) for d in self.decided.values())
 
     def refuses(self, backend: Any) -> bool:
-        return self.hisparse and backend == MNNVL and self.settings().mode == "strict"
+        known = type(backend) is str and backend == MNNVL
+        return known and self.hisparse and self.settings().mode == "strict"
 
     # What is said about it -------------------------------------------------------------
 
-    def problem(self, text: str) -> None:
+    def problem(self, text: str, error: Exception | None = None) -> None:
         """Something wrong in the guard's own affairs: one line, held back until HiSparse is
         seen, since a server without it has nothing to fear and nothing to read."""
         try:
+            if error is not None:
+                text = f"{text}: {shown(error)}"
             if self.hisparse:
                 log.say(logging.ERROR, text, once=text)
                 self.evidence.write_once("error", text, message=text, detail=None)
@@ -256,7 +289,7 @@ class Guard:
         size, rank = size_and_rank(group)
         self.evidence.write_once(
             "resolved",
-            repr((decision, current, id(group) if group is not None else None)),
+            shown((decision, current, id(group) if group is not None else None)),
             hisparse=self.hisparse,
             config_current=current,
             env_backend=self.env_backend(),
@@ -277,8 +310,9 @@ class Guard:
         used = decision.backend
         if decision.rule == "unknown-shape":
             self.problem(
-                f"vLLM's {classify.RESOLVER} answered {answer!r}, a shape that this guard does "
-                f"not know: it goes through untouched; set {ENV_BACKEND}=trtllm to be safe"
+                f"vLLM's {classify.RESOLVER} answers in a shape that this guard does not know "
+                f"({type(answer).__name__}): it goes through untouched; set {ENV_BACKEND}=trtllm "
+                "to be safe"
             )
         elif decision.rule == "env" and self.env_backend() == MNNVL:
             log.say(
@@ -341,15 +375,19 @@ class Guard:
         )
 
     @told
-    def tell_made(self, backend: Any, workspace: Any, group: Any, error: str | None) -> None:
+    def tell_made(self, backend: Any, workspace: Any, group: Any, error: Any = None) -> None:
         size, rank = size_and_rank(group)
         state = "made" if workspace is not None else "failed"
         expected = self._expected(group)
+        if backend is not None and type(backend) is not str:
+            backend = shown(backend)
+        backend = backend_of(workspace) or backend
+        error = shown(error) if error is not None else None
         self.evidence.write_once(
             "workspace",
             repr((state, backend, expected, error, size)),
             state=state,
-            backend=backend_of(workspace) or backend,
+            backend=backend,
             expected=expected,
             kind=None,
             group_rank=rank,
@@ -364,7 +402,11 @@ class Guard:
         if self.hisparse and self.made > 1:
             # The getters may have stepped aside by now.
             log.say(
-                logging.INFO if backend == expected else logging.ERROR,
+                logging.INFO
+                if backend == expected
+                else logging.WARNING
+                if self.settings().mode == "observe"
+                else logging.ERROR,
                 f"workspace made again: backend={backend}, expected {expected}, "
                 f"rank {_of(rank, size)}",
                 once=f"again {backend} {expected} {id(group)}",
@@ -377,7 +419,7 @@ class Guard:
         backend, expected = backend_of(workspace), self._expected(group)
         size, rank = size_and_rank(group)
         whose = f"{kind}, rank {_of(rank, size)}"
-        safe = workspace is not None and backend == expected and backend != MNNVL
+        safe = backend is not None and backend == expected and backend != MNNVL
         self.evidence.write_once(
             "workspace",
             repr((kind, backend, expected, id(group))),
@@ -469,8 +511,11 @@ def is_none(decision: Decision) -> bool:
 
 
 def backend_of(workspace: Any) -> str | None:
-    backend = getattr(workspace, "backend", None)
-    return backend if isinstance(backend, str) else None
+    try:
+        backend = getattr(workspace, "backend", None)
+    except Exception:
+        return None
+    return backend if type(backend) is str else None
 
 
 def callers(frame: Any, most: int = 40) -> list[Place]:

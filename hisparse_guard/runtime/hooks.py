@@ -13,12 +13,13 @@ import sys
 import threading
 from collections.abc import Callable
 from pkgutil import resolve_name
+from types import CodeType, FunctionType
 from typing import Any
 
 from hisparse_guard.runtime import log
 from hisparse_guard.runtime._wrapt import wrapt
 from hisparse_guard.runtime.classify import ALL_REDUCE, RESOLVER
-from hisparse_guard.runtime.guard import ENV_BACKEND, guard, is_none
+from hisparse_guard.runtime.guard import ENV_BACKEND, attempt, backend_of, guard, is_none
 from hisparse_guard.runtime.settings import read_settings
 
 GETTERS = {"get_fi_ar_workspace": "primary", "get_fi_ar_quant_workspace": "quant"}
@@ -30,6 +31,10 @@ class _Inside(threading.local):
 
 
 _inside = _Inside()
+
+# Flags of code objects, as in `inspect`, which would cost its import.
+CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR = 0x20, 0x80, 0x200
+_NOT_CALLED = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 
 
 class GuardedFunction(wrapt.FunctionWrapper):  # type: ignore[misc]
@@ -72,35 +77,32 @@ def set_current_vllm_config(wrapped: Any, instance: Any, args: Any, kwargs: Any)
     Can go: with the resolver's wrapper below.
     """
     manager = wrapped(*args, **kwargs)
-    try:
-        config = args[0] if args else kwargs.get("vllm_config")
-        if config is not None:
-            guard.note_config(config)
-            guard.tell_configs()
-        if hasattr(type(manager), "__enter__") and hasattr(type(manager), "__exit__"):
-            return _NotedContext(manager)
-    except Exception as error:
-        guard.problem(f"the config context was not noted: {error!r}")
+    config = args[0] if args else kwargs.get("vllm_config")
+    if config is not None:
+        attempt("a config was not noted", guard.note_config, config)
+        guard.tell_configs()
+    if hasattr(type(manager), "__enter__") and hasattr(type(manager), "__exit__"):
+        return attempt("a config context is not noted", _NotedContext, manager, otherwise=manager)
     return manager
 
 
 class _NotedContext(wrapt.ObjectProxy):  # type: ignore[misc]
     """vLLM's context manager, and a note of where it is left."""
 
+    # As `with` calls them: by the type.
     def __enter__(self) -> Any:
-        value = self.__wrapped__.__enter__()
+        manager = self.__wrapped__
+        value = type(manager).__enter__(manager)
         guard.depth += 1
         return value
 
     def __exit__(self, *exc_info: Any) -> Any:
         guard.depth -= 1
+        manager = self.__wrapped__
         try:
-            return self.__wrapped__.__exit__(*exc_info)
+            return type(manager).__exit__(manager, *exc_info)
         finally:
-            try:
-                guard.note_left(sys._getframe(1))
-            except Exception as error:
-                guard.problem(f"leaving the config context was not noted: {error!r}")
+            guard.note_left(sys._getframe(1))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         # As a decorator: vLLM's own object makes a new manager for each call.
@@ -119,19 +121,14 @@ def resolve_fi_ar_backend(wrapped: Any, instance: Any, args: Any, kwargs: Any) -
     """
     answer = wrapped(*args, **kwargs)
     group = _group(wrapped, args, kwargs)
-    try:
-        decision = guard.resolve(answer, group)
-    except Exception:
-        # Once more: a passing failure (out of memory, say) must not make this rank answer
-        # otherwise than the others.
-        try:
-            decision = guard.resolve(answer, group)
-        except Exception as error:
-            guard.problem(
-                f"the decision failed twice: {error!r}; vLLM's own answer {answer!r} is used: "
-                f"set {ENV_BACKEND}=trtllm to be safe"
-            )
-            return answer
+    decision = attempt(
+        f"the decision failed and vLLM's own answer is used: set {ENV_BACKEND}=trtllm to be safe",
+        guard.resolve,
+        answer,
+        group,
+    )
+    if decision is None:
+        return answer
     guard.tell_resolved(answer, decision, group, sys._getframe(1))
     if is_none(decision) and _inside.getter:
         raise _NoFlashInferAllReduce
@@ -147,17 +144,17 @@ def create_workspace(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any
     """
     backend = args[0] if args else kwargs.get("backend")
     group = _group(wrapped, args, kwargs)
-    if guard.refuses(backend):
+    if attempt("mode strict does not see what is made", guard.refuses, backend):
         _refuse("made")
-    if backend is None and guard.serves_none(group):
+    if backend is None and _serves_none(group):
         # 0.30 and 0.31 do not know "no backend" and would hand None to FlashInfer.
         return None
     try:
         workspace = wrapped(*args, **kwargs)
     except Exception as error:
-        guard.tell_made(backend, None, group, repr(error))
+        guard.tell_made(backend, None, group, error)
         raise
-    guard.tell_made(backend, workspace, group, None)
+    guard.tell_made(backend, workspace, group)
     return workspace
 
 
@@ -173,7 +170,7 @@ def get_workspace(kind: str) -> Callable[..., Any]:
 
     def getter(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         group = _group(wrapped, args, kwargs)
-        if guard.serves_none(group):
+        if _serves_none(group):
             return None
         _inside.getter += 1
         try:
@@ -183,21 +180,31 @@ def get_workspace(kind: str) -> Callable[..., Any]:
         finally:
             _inside.getter -= 1
         if guard.hisparse:
-            if workspace is not None and guard.refuses(getattr(workspace, "backend", None)):
+            if attempt(
+                "mode strict does not see what is handed out", guard.refuses, backend_of(workspace)
+            ):
                 _refuse("handed out")
             guard.tell_handed_out(kind, workspace, group)
-        try:
-            if workspace is not None and (
-                not guard.hisparse
-                or guard.as_expected(workspace, group)
-                or guard.settings().mode == "observe"
-            ):
-                _step_aside(wrapped)
-        except Exception as error:
-            guard.problem(f"the hot path keeps its wrapper: {error!r}")
+        attempt("the hot path keeps its wrapper", _step_aside_if_done, wrapped, workspace, group)
         return workspace
 
     return getter
+
+
+def _serves_none(group: Any) -> bool:
+    found: bool = attempt(
+        "what was decided is not known", guard.serves_none, group, otherwise=False
+    )
+    return found
+
+
+def _step_aside_if_done(function: Any, workspace: Any, group: Any) -> None:
+    if workspace is not None and (
+        not guard.hisparse
+        or guard.as_expected(workspace, group)
+        or guard.settings().mode == "observe"
+    ):
+        _step_aside(function)
 
 
 def compile_factors(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
@@ -208,11 +215,10 @@ def compile_factors(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     Can go: with `HISPARSE_GUARD_BACKEND=none` and `HISPARSE_GUARD_MULTINODE=none`.
     """
     factors = wrapped(*args, **kwargs)
-    try:
-        if isinstance(factors, dict) and guard.may_serve_none():
-            return {**factors, "HISPARSE_GUARD": "no-fi-allreduce"}
-    except Exception as error:
-        guard.problem(f"vLLM's compile cache does not know of the guard: {error!r}")
+    if isinstance(factors, dict) and attempt(
+        "vLLM's compile cache does not know of the guard", guard.may_serve_none
+    ):
+        return {**factors, "HISPARSE_GUARD": "no-fi-allreduce"}
     return factors
 
 
@@ -240,12 +246,9 @@ def _refuse(what: str) -> None:
 
 def _group(function: Any, args: Any, kwargs: Any) -> Any:
     """The process group among a call's arguments, by the parameter's name; None without one."""
-    for name, value in kwargs.items():
-        if "group" in name or name == "pg":
-            return value
     code = getattr(function, "__code__", None)
-    names = code.co_varnames[: code.co_argcount] if code is not None else ()
-    for name, value in zip(names, args, strict=False):
+    names = code.co_varnames[: code.co_argcount] if type(code) is CodeType else ()
+    for name, value in [*kwargs.items(), *zip(names, args, strict=False)]:
         if "group" in name or name == "pg":
             return value
     return None
@@ -266,6 +269,17 @@ def _is_guarded(function: Any) -> bool:
     return False
 
 
+def _is_plain(function: Any) -> bool:
+    """Whether a call gives the answer itself: no class, no coroutine."""
+    try:
+        code = getattr(function, "__code__", None)
+        awaited = type(code) is CodeType and code.co_flags & (CO_COROUTINE | CO_ASYNC_GENERATOR)
+    except Exception:
+        # Something that does not even let itself be looked at.
+        return False
+    return callable(function) and not isinstance(function, type) and not awaited
+
+
 def _namespace(module: Any) -> dict[str, Any]:
     # Not getattr: it would run a lazy module.
     found: dict[str, Any] = object.__getattribute__(module, "__dict__")
@@ -275,7 +289,7 @@ def _namespace(module: Any) -> dict[str, Any]:
 def rebind(old: Any, new: Any) -> None:
     """Puts `new` wherever a module of vLLM holds `old`, by identity."""
     for name, module in list(sys.modules.items()):
-        if name != "vllm" and not name.startswith("vllm."):
+        if name != "vllm" and not str(name).startswith("vllm."):
             continue
         try:
             namespace = _namespace(module)
@@ -289,15 +303,15 @@ def rebind(old: Any, new: Any) -> None:
 def _put(module: Any, name: str, wrapper: Callable[..., Any]) -> None:
     """Wraps ``module.name`` where it is a function, in every module that holds it by now."""
     function = _namespace(module).get(name)
-    if function is None or _is_guarded(function) or guard.is_off():
+    if function is None or guard.is_off():
         return
-    code = getattr(function, "__code__", None)
-    awaited = code is not None and code.co_flags & (0x80 | 0x200)
-    if not callable(function) or isinstance(function, type) or awaited:
+    if not _is_plain(function):
         guard.problem(
-            f"{module.__name__}.{name} is no plain function here and is left alone: this build "
-            f"is not guarded there; set {ENV_BACKEND}=trtllm and report this line"
+            f"{name} is no plain function here and is left alone: this build is not guarded "
+            f"there; set {ENV_BACKEND}=trtllm and report this line"
         )
+        return
+    if _is_guarded(function):
         return
     guarded = GuardedFunction(function, wrapper)
     _wrapped[f"{module.__name__}.{name}"] = (function, guarded)
@@ -339,7 +353,8 @@ def _hook_config(module: Any) -> None:
     namespace = _namespace(module)
     if guard.current_config is None:
         ask = namespace.get("get_current_vllm_config_or_none")
-        if callable(ask):
+        # The guard calls this one itself, and only what is sure to do no more than tell.
+        if type(ask) is FunctionType and not ask.__code__.co_flags & _NOT_CALLED:
             guard.current_config = ask
     _put(module, "set_current_vllm_config", set_current_vllm_config)
     # Where the environment says so from the start: a server without HiSparse may never come
@@ -366,10 +381,7 @@ def _hook_envs(module: Any) -> None:
 def _protected(hook: Callable[[Any], None]) -> Callable[[Any], None]:
     # wrapt lets an exception of a hook fail the import.
     def run(module: Any) -> None:
-        try:
-            hook(module)
-        except Exception as error:
-            guard.problem(f"{getattr(module, '__name__', module)!r} is not guarded: {error!r}")
+        attempt(f"{hook.__name__.strip('_')} failed: vLLM is not guarded there", hook, module)
 
     return run
 

@@ -24,6 +24,14 @@ def _ready() -> bool:
     )
 
 
+def shown(value: object) -> str:
+    """A value in words, whatever its own ``__repr__`` does."""
+    try:
+        return repr(value)
+    except Exception:
+        return f"<{type(value).__name__}>"
+
+
 def say(level: int, text: str, once: str | None = None) -> None:
     """Logs ``hisparse-guard: text``, now or as soon as vLLM's log has handlers.
 

@@ -480,7 +480,10 @@ BREAKS: dict[Callable[[Path, str], None], list[tuple[str, str]]] = {
     a_loader_of_the_old_kind_is_left_alone: [(IN_FIND_SPEC, "if True:")],
     a_namespace_vllm_arms_with_its_first_module: [(IN_FIND_SPEC, "if True:")],
     a_missing_vllm_stays_missing: [
-        ("if spec is not None:\n                    if", "if True:\n                    if")
+        (
+            "            return None\n        finally",
+            "            raise KeyError(name)\n        finally",
+        ),
     ],
     a_failure_to_arm_is_one_line: [
         (

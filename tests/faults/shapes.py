@@ -1,0 +1,740 @@
+"""Packages in vLLM's shape, and every way in which a build may differ from it.
+
+`files` gives the text of a package that is used as vLLM is: a config context, a resolver, a
+creator, two getters, environment variables. A `Shape` changes it: names missing, renamed or turned
+into something else, other signatures, odd answers, modules that are loaded in odd ways. No torch
+is needed, and vLLM's own code is not copied: only its names and their order of calls.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+CONFIG = "vllm/config/vllm.py"
+ALL_REDUCE = "vllm/distributed/device_communicators/flashinfer_all_reduce.py"
+ENVS = "vllm/envs.py"
+
+# Every name the guard hooks, the module it lies in, and its plain form.
+HOOKED: dict[str, tuple[str, str]] = {
+    "set_current_vllm_config": (
+        CONFIG,
+        """
+@contextmanager
+def set_current_vllm_config(vllm_config, check_compile=False, prefix=None):
+    global _current
+    before, _current = _current, vllm_config
+    try:
+        yield
+    finally:
+        _current = before
+""",
+    ),
+    "get_current_vllm_config_or_none": (
+        CONFIG,
+        """
+def get_current_vllm_config_or_none():
+    return _current
+""",
+    ),
+    "_resolve_fi_ar_backend": (
+        ALL_REDUCE,
+        """
+def _resolve_fi_ar_backend(group):
+    note("resolve", group)
+    if envs.VLLM_FLASHINFER_ALLREDUCE_BACKEND != "auto":
+        return envs.VLLM_FLASHINFER_ALLREDUCE_BACKEND, False
+    return "mnnvl", True
+""",
+    ),
+    "_create_workspace": (
+        ALL_REDUCE,
+        """
+def _create_workspace(backend, world_size, rank, group):
+    note("create", backend, group)
+    return Workspace(backend)
+""",
+    ),
+    "get_fi_ar_workspace": (
+        ALL_REDUCE,
+        """
+def get_fi_ar_workspace(world_size, rank, group):
+    "The workspace."
+    global _workspace
+    if _workspace is None:
+        backend = first(_resolve_fi_ar_backend(group))
+        if backend is not None:
+            _workspace = _create_workspace(backend, world_size, rank, group)
+    return _workspace
+""",
+    ),
+    "get_fi_ar_quant_workspace": (
+        ALL_REDUCE,
+        """
+def get_fi_ar_quant_workspace(world_size, rank, group):
+    global _quant
+    if _quant is None:
+        backend = first(_resolve_fi_ar_backend(group))
+        if backend is not None:
+            if getattr(_workspace, "backend", None) == backend:
+                _quant = _workspace
+            else:
+                _quant = _create_workspace(backend, world_size, rank, group)
+    return _quant
+""",
+    ),
+    "compile_factors": (
+        ENVS,
+        """
+def compile_factors():
+    return {"VLLM_FLASHINFER_ALLREDUCE_BACKEND": "auto"}
+""",
+    ),
+}
+
+HEAD = {
+    "vllm/__init__.py": """
+import logging, os, sys
+__version__ = "0.33.0"
+if os.environ.get("VLLM_CONFIGURE_LOGGING", "1") == "1":
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s %(message)s"))
+    logging.getLogger("vllm").addHandler(handler)
+    logging.getLogger("vllm").setLevel(logging.INFO)
+    logging.getLogger("vllm").propagate = False
+""",
+    ENVS: """
+import os
+def __getattr__(name):
+    if name == "VLLM_FLASHINFER_ALLREDUCE_BACKEND":
+        return os.environ.get(name, "auto")
+    raise AttributeError(name)
+""",
+    "vllm/config/__init__.py": "from vllm.config.vllm import *\n",
+    CONFIG: """
+from contextlib import contextmanager
+import functools, operator, sys, types
+_current = None
+class Part:
+    def __init__(self, **parts):
+        self.__dict__.update(parts)
+class VllmConfig(Part):
+    pass
+""",
+    "vllm/distributed/__init__.py": "",
+    "vllm/distributed/device_communicators/__init__.py": "",
+    ALL_REDUCE: """
+import atexit, functools, operator, sys, types
+import vllm.envs as envs
+calls = []
+def note(what, *about):
+    calls.append((what, *[a for a in about if isinstance(a, (str, int))]))
+def first(answer):
+    return answer[0] if isinstance(answer, tuple) and answer else answer
+class Workspace:
+    def __init__(self, backend):
+        self.backend = backend
+_workspace = _quant = None
+def destroy_fi_ar_workspace():
+    global _workspace, _quant
+    _workspace = _quant = None
+atexit.register(lambda: print("destroyed", _workspace is None))
+""",
+    # As the fusion pass and the fused op: names taken at import, where there are any.
+    "vllm/fused.py": """
+import vllm.distributed.device_communicators.flashinfer_all_reduce as _home
+for _name in ("get_fi_ar_workspace", "get_fi_ar_quant_workspace"):
+    try:
+        globals()[_name] = getattr(_home, _name)
+    except Exception as error:
+        globals()[_name] = None
+""",
+}
+
+
+class Shape(NamedTuple):
+    """One variation.
+
+    Attributes:
+        name: of the case.
+        bodies: hooked name -> the text in its place (empty: the name is missing).
+        after: file -> text that is put at its end.
+        replaced: file -> its whole text, or None for a file that is not there.
+        main: code that is run instead of the usual program's imports.
+        form: "folder", "zip" or "pyc" (no source).
+    """
+
+    name: str
+    bodies: Mapping[str, str] = MappingProxyType({})
+    after: Mapping[str, str] = MappingProxyType({})
+    replaced: Mapping[str, str | None] = MappingProxyType({})
+    main: str = ""
+    form: str = "folder"
+
+
+def files(shape: Shape) -> dict[str, str]:
+    """The package of a shape: file -> text."""
+    out = dict(HEAD)
+    for name, (file, plain) in HOOKED.items():
+        out[file] += shape.bodies.get(name, plain)
+    for file, text in shape.after.items():
+        out[file] = out.get(file, "") + text
+    for file, whole in shape.replaced.items():
+        if whole is None:
+            out.pop(file, None)
+        else:
+            out[file] = whole
+    return out
+
+
+def missing() -> Iterator[Shape]:
+    """Every subset of the hooked names missing."""
+    for many in range(len(HOOKED) + 1):
+        for names in itertools.combinations(HOOKED, many):
+            yield Shape("missing-" + ("+".join(names) or "nothing"), dict.fromkeys(names, ""))
+
+
+def renamed() -> Iterator[Shape]:
+    for name, (_, plain) in HOOKED.items():
+        yield Shape(f"renamed-{name}", {name: plain.replace(f"def {name}(", f"def new{name}(")})
+
+
+# What a function may have been turned into: text after its plain form.
+TURNED: dict[str, str] = {
+    "class": """
+_plain_NAME = NAME
+class NAME:
+    def __new__(cls, *args, **kwargs):
+        return _plain_NAME(*args, **kwargs)
+""",
+    "method": """
+_plain_NAME = NAME
+class _Holder_NAME:
+    def method(self, *args, **kwargs):
+        return _plain_NAME(*args, **kwargs)
+NAME = _Holder_NAME().method
+""",
+    "classmethod": """
+_plain_NAME = NAME
+class _Holder_NAME:
+    @classmethod
+    def method(cls, *args, **kwargs):
+        return _plain_NAME(*args, **kwargs)
+NAME = _Holder_NAME.method
+""",
+    "staticmethod-object": "NAME = staticmethod(NAME)\n",
+    "partial": "NAME = functools.partial(NAME)\n",
+    "lru-cache": "NAME = functools.lru_cache(maxsize=1)(NAME)\n",
+    "wrapped": """
+_plain_NAME = NAME
+@functools.wraps(_plain_NAME)
+def NAME(*args, **kwargs):
+    return _plain_NAME(*args, **kwargs)
+""",
+    "c-function": "NAME = operator.methodcaller('__len__')\n",
+    "builtin": "NAME = 'trtllm'.format\n",
+    "method-wrapper": "NAME = NAME.__call__\n",
+    "coroutine": """
+_plain_NAME = NAME
+async def NAME(*args, **kwargs):
+    return _plain_NAME(*args, **kwargs)
+""",
+    "coroutine-partial": """
+_plain_NAME = NAME
+async def _async_NAME(*args, **kwargs):
+    return _plain_NAME(*args, **kwargs)
+NAME = functools.partial(_async_NAME)
+""",
+    "types-coroutine": """
+_plain_NAME = NAME
+@types.coroutine
+def NAME(*args, **kwargs):
+    yield
+    return _plain_NAME(*args, **kwargs)
+""",
+    "generator": """
+_plain_NAME = NAME
+def NAME(*args, **kwargs):
+    yield _plain_NAME(*args, **kwargs)
+""",
+    "async-generator": """
+_plain_NAME = NAME
+async def NAME(*args, **kwargs):
+    yield _plain_NAME(*args, **kwargs)
+""",
+    "callable-object": """
+_plain_NAME = NAME
+class _Callable_NAME:
+    def __call__(self, *args, **kwargs):
+        return _plain_NAME(*args, **kwargs)
+NAME = _Callable_NAME()
+""",
+    "callable-with-slots": """
+_plain_NAME = NAME
+class _Slots_NAME:
+    __slots__ = ()
+    def __call__(self, *args, **kwargs):
+        return _plain_NAME(*args, **kwargs)
+NAME = _Slots_NAME()
+""",
+    "hostile-object": """
+_plain_NAME = NAME
+class _Hostile_NAME:
+    def __call__(self, *args, **kwargs):
+        return _plain_NAME(*args, **kwargs)
+    def __getattr__(self, name):
+        raise RuntimeError("no attribute for you")
+    def __repr__(self):
+        raise RuntimeError("no repr for you")
+    def __eq__(self, other):
+        raise RuntimeError("no comparison for you")
+    __hash__ = None
+NAME = _Hostile_NAME()
+""",
+    "odd-code": """
+_plain_NAME = NAME
+class _Odd_NAME:
+    __code__ = "none of that kind"
+    def __call__(self, *args, **kwargs):
+        return _plain_NAME(*args, **kwargs)
+NAME = _Odd_NAME()
+""",
+    "none": "NAME = None\n",
+    "number": "NAME = 7\n",
+    "text": "NAME = 'not a function'\n",
+    "raises": "def NAME(*args, **kwargs):\n    raise RuntimeError('its own')\n",
+    "raises-unprintable": """
+class _Unprintable_NAME(Exception):
+    def __repr__(self):
+        raise ValueError("no repr")
+    __str__ = __repr__
+def NAME(*args, **kwargs):
+    raise _Unprintable_NAME
+""",
+    "raises-type-error": "def NAME(*args, **kwargs):\n    raise TypeError('its own')\n",
+    "exits": "def NAME(*args, **kwargs):\n    raise SystemExit(3)\n",
+    "interrupts": "def NAME(*args, **kwargs):\n    raise KeyboardInterrupt\n",
+    "property": """
+class _Module_NAME(type(sys.modules[__name__])):
+    @property
+    def NAME(self, _plain=NAME):
+        return _plain
+sys.modules[__name__].__class__ = _Module_NAME
+""",
+    "property-that-raises": """
+class _Module_NAME(type(sys.modules[__name__])):
+    @property
+    def NAME(self):
+        raise RuntimeError("no such property")
+sys.modules[__name__].__class__ = _Module_NAME
+del NAME
+""",
+    "module-getattr": """
+_plain_NAME = NAME
+del NAME
+def __getattr__(name):
+    if name == "NAME":
+        return _plain_NAME
+    raise AttributeError(name)
+""",
+}
+
+
+def turned() -> Iterator[Shape]:
+    for name, (file, plain) in HOOKED.items():
+        for kind, text in TURNED.items():
+            if kind == "module-getattr" and file == ENVS:
+                continue  # that module has one already
+            if kind in ("exits", "interrupts") and name == "get_current_vllm_config_or_none":
+                continue  # the guard asks it once more, and both pass by rule
+            yield Shape(f"{kind}-{name}", {name: plain + text.replace("NAME", name)})
+    for kind, text in TURNED.items():
+        bodies = {
+            name: plain + text.replace("NAME", name)
+            for name, (file, plain) in HOOKED.items()
+            if not (kind == "module-getattr" and file == ENVS)
+            and name != "get_current_vllm_config_or_none"
+        }
+        if kind != "module-getattr":
+            yield Shape(f"{kind}-all", bodies)
+
+
+SIGNATURES = {
+    "none": "()",
+    "optional": "(group=None)",
+    "keyword-only": "(*, group=None)",
+    "positional-only": "(group=None, /)",
+    "var": "(*args)",
+    "var-keyword": "(**kwargs)",
+    "any": "(*args, **kwargs)",
+    "fork": "(world_size=None, device=None)",
+    "pg": "(pg=None)",
+    "many": "(a=1, b=2, c=3, d=4, e=5, group=None, *more, f=6, **rest)",
+    "required": "(group, and_another)",
+    "shadowing": "(wrapped=None, instance=None, args=None, kwargs=None)",
+    "self": "(self=None)",
+}
+
+
+def signatures() -> Iterator[Shape]:
+    for kind, parameters in SIGNATURES.items():
+        resolver = (
+            f"def _resolve_fi_ar_backend{parameters}:\n"
+            "    note('resolve')\n"
+            "    return 'mnnvl', True\n"
+        )
+        yield Shape(
+            f"signature-{kind}-_resolve_fi_ar_backend", {"_resolve_fi_ar_backend": resolver}
+        )
+        for name, variable in (
+            ("get_fi_ar_workspace", "_workspace"),
+            ("get_fi_ar_quant_workspace", "_quant"),
+        ):
+            getter = (
+                f"def {name}{parameters}:\n"
+                f"    global {variable}\n"
+                f"    if {variable} is None:\n"
+                "        backend = first(_resolve_fi_ar_backend(None))\n"
+                f"        {variable} = _create_workspace(backend, 2, 0, None)\n"
+                f"    return {variable}\n"
+            )
+            yield Shape(f"signature-{kind}-{name}", {name: getter})
+        creator = (
+            f"def _create_workspace{parameters}:\n"
+            "    note('create')\n"
+            "    return Workspace('other')\n"
+        )
+        yield Shape(f"signature-{kind}-_create_workspace", {"_create_workspace": creator})
+        context = f"@contextmanager\ndef set_current_vllm_config{parameters}:\n    yield\n"
+        yield Shape(
+            f"signature-{kind}-set_current_vllm_config", {"set_current_vllm_config": context}
+        )
+
+
+HOSTILE = """
+class Hostile:
+    def __getattr__(self, name):
+        raise RuntimeError("no attribute")
+    def __eq__(self, other):
+        raise RuntimeError("no comparison")
+    def __bool__(self):
+        raise RuntimeError("no truth")
+    def __repr__(self):
+        raise RuntimeError("no repr")
+    def __hash__(self):
+        raise RuntimeError("no hash")
+class Text(str):
+    def __eq__(self, other):
+        raise RuntimeError("no comparison")
+    __hash__ = str.__hash__
+class Pair(tuple):
+    pass
+from collections import namedtuple as _namedtuple
+Named = _namedtuple("Named", "backend fallback")
+import enum as _enum
+class Backend(str, _enum.Enum):
+    MNNVL = "mnnvl"
+"""
+
+# Answers, as source text.
+ANSWERS = (
+    *("None", "'trtllm'", "'mnnvl'", "'oneshot'", "''", "b'mnnvl'", "0", "True", "1.5", "object"),
+    *("(None, False)", "(None, True)", "('trtllm', False)", "('trtllm', True)", "('mnnvl', True)"),
+    *("('mnnvl', False)", "('mnnvl', 1)", "('mnnvl', None)", "('other', True)", "(1, True)"),
+    *("()", "('mnnvl',)", "('mnnvl', True, 3)", "['mnnvl', True]", "{'mnnvl': True}", "{'mnnvl'}"),
+    *("Hostile()", "(Hostile(), True)", "('mnnvl', Hostile())", "Text('mnnvl')"),
+    *("(Text('mnnvl'), True)", "Pair(('mnnvl', True))", "Named('mnnvl', True)", "Backend.MNNVL"),
+    *(
+        "(Backend.MNNVL, True)",
+        "iter(('mnnvl', True))",
+        "float('nan')",
+        "[[[]]] * 3",
+        "NotImplemented",
+    ),
+    *("...", "Exception('an answer')", "print", "('mnnvl\\udcff', True)", "('x' * 100000, True)"),
+    *("types.SimpleNamespace(backend='mnnvl')", "property(print)", "memoryview(b'mnnvl')"),
+)
+
+WORKSPACES = (
+    *(
+        "None",
+        "7",
+        "'trtllm'",
+        "Hostile()",
+        "Workspace(None)",
+        "Workspace(7)",
+        "Workspace('other')",
+    ),
+    *("Workspace(Hostile())", "Workspace(Text('trtllm'))", "Workspace(b'trtllm')", "object()"),
+    *("Workspace(Backend.MNNVL)", "Workspace(('trtllm',))", "Workspace", "[]", "float('nan')"),
+)
+
+MANAGERS = (
+    *(
+        "None",
+        "7",
+        "Hostile()",
+        "[]",
+        "nullcontext()",
+        "nullcontext(5)",
+        "Slotted()",
+        "Swallowing()",
+    ),
+    *("RaisingEnter()", "RaisingExit()", "RaisingExit(SystemExit)", "AsyncOnly()", "OnlyEnter()"),
+    *("iter(())", "closing(Part(close=print))", "ExitStack()", "suppress(ZeroDivisionError)"),
+    *("InstanceOnly()", "Reentering()", "open('/dev/null')", "memoryview(b'')"),
+)
+
+MANAGER_CLASSES = """
+from contextlib import closing, nullcontext, suppress, ExitStack
+class Slotted:
+    __slots__ = ()
+    def __enter__(self): return 1
+    def __exit__(self, *e): return None
+class Swallowing(Slotted):
+    def __exit__(self, *e): return True
+class RaisingEnter(Slotted):
+    def __enter__(self): raise RuntimeError("its enter")
+class RaisingExit:
+    def __init__(self, kind=RuntimeError): self.kind = kind
+    def __enter__(self): return self
+    def __exit__(self, *e): raise self.kind("its exit")
+class AsyncOnly:
+    async def __aenter__(self): return 1
+    async def __aexit__(self, *e): return None
+class OnlyEnter:
+    def __enter__(self): return 1
+class InstanceOnly:
+    def __init__(self):
+        self.__enter__ = self.__exit__ = lambda *a: None
+class Reentering(Slotted):
+    def __enter__(self):
+        with nullcontext(): return self
+    def __call__(self, function): return function
+"""
+
+
+def answers() -> Iterator[Shape]:
+    for number, answer in enumerate(ANSWERS):
+        body = (
+            f"def _resolve_fi_ar_backend(group):\n    note('resolve', group)\n    return {answer}\n"
+        )
+        yield Shape(
+            f"answer-{number}-{answer[:24]}",
+            {"_resolve_fi_ar_backend": HOSTILE + body},
+        )
+    for number, workspace in enumerate(WORKSPACES):
+        body = f"def _create_workspace(backend, world_size, rank, group):\n    return {workspace}\n"
+        yield Shape(f"made-{number}-{workspace}", {"_create_workspace": HOSTILE + body})
+        for getter in ("get_fi_ar_workspace", "get_fi_ar_quant_workspace"):
+            body = f"def {getter}(world_size, rank, group):\n    return {workspace}\n"
+            yield Shape(f"handed-out-{number}-{workspace}-{getter}", {getter: HOSTILE + body})
+    for number, manager in enumerate(MANAGERS):
+        body = (
+            f"{HOSTILE}{MANAGER_CLASSES}\n"
+            f"def set_current_vllm_config(vllm_config, *a, **k):\n    return {manager}\n"
+        )
+        yield Shape(f"manager-{number}-{manager}", {"set_current_vllm_config": body})
+    for number, answer in enumerate(("Hostile()", "7", "[]", "Part(attention_config=Hostile())")):
+        body = f"{HOSTILE}\ndef get_current_vllm_config_or_none():\n    return {answer}\n"
+        yield Shape(f"current-{number}-{answer}", {"get_current_vllm_config_or_none": body})
+    for number, answer in enumerate(("None", "7", "Hostile()", "types.MappingProxyType({})")):
+        body = f"import types\n{HOSTILE}\ndef compile_factors():\n    return {answer}\n"
+        yield Shape(f"factors-{number}-{answer}", {"compile_factors": body})
+
+
+# Configs a caller may hand in, as source text; the program enters the context with each.
+CONFIGS = (
+    *("None", "7", "object()", "Hostile()", "Part()", "Part(attention_config=None)"),
+    *("Part(attention_config=Hostile())", "Part(kv_transfer_config=Hostile())"),
+    *("Part(kv_transfer_config=Part(kv_connector=Hostile()))",),
+    *("Part(kv_transfer_config=Part(kv_connector_extra_config={'connectors': [Hostile(), {}]}))",),
+    *("Part(kv_transfer_config=Part(kv_connector_extra_config={'connectors': 7}))",),
+    *("Part(model_config=Part(model=Text('m')), instance_id=Hostile())", "VllmConfig"),
+    *("Part(attention_config=Part(hisparse_config=None), parallel_config=7)",),
+)
+
+
+def import_ways() -> Iterator[Shape]:
+    """The package is loaded, or not, in unusual ways. `main` leaves `vllm` usable, or raises."""
+    whole = "import vllm, vllm.config, vllm.envs, vllm.fused\n"
+    yield Shape("import-absent", replaced=dict.fromkeys(files(Shape("")), None))
+    yield Shape("import-no-all-reduce", replaced={ALL_REDUCE: None, "vllm/fused.py": ""})
+    yield Shape("import-half-installed", replaced={CONFIG: "from vllm.nowhere import x\n"})
+    yield Shape("import-syntax-error", replaced={ALL_REDUCE: "def broken(:\n"})
+    yield Shape("import-empty-modules", replaced=dict.fromkeys(files(Shape("")), ""))
+    for error in (
+        "ImportError('no cuda')",
+        "RuntimeError('x')",
+        "SystemExit(4)",
+        "KeyboardInterrupt()",
+    ):
+        for file in ("vllm/__init__.py", ALL_REDUCE, CONFIG, ENVS):
+            yield Shape(f"import-raises-{error}-{file}", after={file: f"raise {error}\n"})
+    yield Shape(
+        "import-raises-once",
+        after={
+            ALL_REDUCE: "if not getattr(sys, 'tried', 0):\n"
+            "    sys.tried = 1\n"
+            "    raise OSError('once')\n"
+        },
+        main="try:\n    import vllm.fused\nexcept OSError as e:\n    print('once', e)\n" + whole,
+    )
+    yield Shape(
+        "import-twice",
+        main=whole
+        + "import sys\n"
+        + "old = vllm.fused\n"
+        + "for name in [n for n in sys.modules if n.split('.')[0] == 'vllm']:\n"
+        + "    del sys.modules[name]\n"
+        + whole
+        + "print(old is vllm.fused)\n",
+    )
+    yield Shape(
+        "import-reload",
+        main=whole
+        + "import importlib\n"
+        + "import vllm.distributed.device_communicators.flashinfer_all_reduce as fi\n"
+        + "for m in (vllm.envs, vllm.config, fi, vllm.fused, vllm): importlib.reload(m)\n"
+        + "print(callable(vllm.fused.get_fi_ar_workspace))\n",
+    )
+    yield Shape(
+        "import-threads",
+        after={
+            ALL_REDUCE: "import time; time.sleep(0.1)\n",
+            "vllm/__init__.py": "import time; time.sleep(0.05)\n",
+            "vllm/heavy.py": "import time, json, decimal; time.sleep(0.05); import vllm.fused\n",
+        },
+        main="""
+import threading
+def load(name):
+    try:
+        __import__(name)
+    except Exception as error:
+        print(name, repr(error))
+names = ["vllm.heavy", "vllm.fused", "vllm.config", "fractions", "xml.dom.minidom", "vllm.envs"]
+threads = [threading.Thread(target=load, args=(n,)) for n in names]
+for t in threads: t.start()
+for t in threads: t.join(20)
+print([t.is_alive() for t in threads])
+"""
+        + whole,
+    )
+    yield Shape(
+        "import-lazily-replaced",
+        after={
+            "vllm/__init__.py": """
+import types as _types
+class _Lazy(_types.ModuleType):
+    def __getattr__(self, name):
+        import importlib
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return importlib.import_module("vllm." + name)
+_lazy = _Lazy("vllm")
+for _name in ("__path__", "__spec__", "__version__", "__file__"):
+    _lazy.__dict__[_name] = globals()[_name]
+sys.modules["vllm"] = _lazy
+"""
+        },
+    )
+    yield Shape(
+        "import-all-reduce-replaced-by-object",
+        after={
+            ALL_REDUCE: """
+class _Object:
+    __slots__ = ("names",)
+    def __init__(self, names): self.names = names
+    def __getattr__(self, name):
+        try:
+            return self.names[name]
+        except KeyError:
+            raise AttributeError(name)
+sys.modules[__name__] = _Object(globals())
+"""
+        },
+    )
+    yield Shape(
+        "import-odd-modules",
+        main=whole
+        + "import sys\n"
+        + "sys.modules['vllm.odd'] = None\n"
+        + "sys.modules['vllm.seven'] = 7\n"
+        + "sys.modules[7] = sys\n",
+    )
+    yield Shape(
+        "import-lazy-loader",
+        main="""
+import importlib.util, sys
+name = "vllm.distributed.device_communicators.flashinfer_all_reduce"
+spec = importlib.util.find_spec(name)
+spec.loader = importlib.util.LazyLoader(spec.loader)
+module = importlib.util.module_from_spec(spec)
+sys.modules[name] = module
+spec.loader.exec_module(module)
+"""
+        + whole,
+    )
+    yield Shape(
+        "import-finder-with-fixed-specs",
+        main="""
+import importlib.machinery, sys
+class Fixed:
+    "A spec whose loader cannot be set."
+    def __init__(self, spec): object.__setattr__(self, "_spec", spec)
+    def __getattr__(self, name): return getattr(object.__getattribute__(self, "_spec"), name)
+    def __setattr__(self, name, value):
+        if name == "loader": raise AttributeError("can't set")
+        setattr(self._spec, name, value)
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "vllm":
+            return Fixed(importlib.machinery.PathFinder.find_spec(name, path))
+sys.meta_path.insert(1, Finder())
+"""
+        + whole,
+    )
+    yield Shape("import-namespace", replaced={"vllm/__init__.py": None})
+    yield Shape("import-zip", form="zip")
+    yield Shape("import-pyc-only", form="pyc")
+    yield Shape(
+        "import-from-text",
+        main="""
+import sys, types, pathlib
+for name, file in (("vllm", "vllm/__init__.py"), ("vllm.envs", "vllm/envs.py")):
+    module = sys.modules[name] = types.ModuleType(name)
+    module.__path__ = [next(p for p in sys.path if (pathlib.Path(p) / "vllm").is_dir()) + "/vllm"]
+    exec(pathlib.Path(module.__path__[0], file[5:]).read_text(), module.__dict__)
+import vllm
+vllm.envs = sys.modules["vllm.envs"]
+"""
+        + whole,
+    )
+
+
+def configs() -> Iterator[Shape]:
+    for number, config in enumerate(CONFIGS):
+        yield Shape(
+            f"config-{number}-{config[:30]}",
+            after={
+                CONFIG: HOSTILE,
+                "vllm/config/__init__.py": "from vllm.config.vllm import *\n"
+                f"extra_config = {config}\n",
+            },
+        )
+
+
+def every() -> list[Shape]:
+    made = [
+        *missing(),
+        *renamed(),
+        *turned(),
+        *signatures(),
+        *answers(),
+        *configs(),
+        *import_ways(),
+    ]
+    assert len({s.name for s in made}) == len(made), "two shapes of one name"
+    return made
