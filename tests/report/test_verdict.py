@@ -197,6 +197,18 @@ def test_no_workspace_yet_is_unproven(tmp_path: Path) -> None:
     assert (report.verdict, report.exit_code) == ("unproven", 4)
 
 
+def test_strict_that_refused_is_told(tmp_path: Path) -> None:
+    forced: dict[str, str | None] = {"VLLM_FLASHINFER_ALLREDUCE_BACKEND": "mnnvl"}
+    lives = [
+        p.config().resolve(answer=("mnnvl", False), rule="env", pinned=None)
+        for p in world(mode="strict", environment=forced)
+    ]
+    report = judged(tmp_path, *lives)
+    assert (report.verdict, report.exit_code) == ("unproven", 4)
+    assert "mode strict refuses the mnnvl workspace" in why(report)
+    assert "unset VLLM_FLASHINFER_ALLREDUCE_BACKEND" in (report.servers[0].advice or "")
+
+
 def test_one_rank_without_a_workspace_is_unproven(tmp_path: Path) -> None:
     first, second = world()
     report = judged(tmp_path, first.guarded(), second.config().resolve())

@@ -365,7 +365,7 @@ class Life:
                 if state == "verified" and backend not in self.verified:
                     self.verified.append(backend)
             if expected and backend and expected != backend:
-                self.mismatch = f"{name} has backend {backend}, pinned was {expected}"
+                self.mismatch = f"{name} has backend {backend}, wanted was {expected}"
             what = f"{name} {state}: backend {backend or 'none'}"
         else:
             what = f"{name} {text(state) or 'in an unknown state'}: backend {backend or '?'}"

@@ -619,6 +619,16 @@ def _plain(workers: Sequence[Life]) -> list[tuple[Verdict, str]]:
         serves = _common(life.serves for life in failed) or "what vLLM falls back to"
         found.append(("failed", f"{_ranks(failed)}: {why}; {serves} serves instead"))
     unproven = [x for x in workers if judge_worker(x) == "unproven"]
+    refused = [x for x in unproven if _refused(x)]
+    if refused:
+        unproven = [x for x in unproven if not _refused(x)]
+        found.append(
+            (
+                "unproven",
+                f"{_ranks(refused)}: mode strict refuses the mnnvl workspace that would be made: "
+                "the server does not come up",
+            )
+        )
     if unproven:
         found.append(("unproven", f"{_ranks(unproven)}: HiSparse seen, no workspace made yet"))
     safe = [x for x in workers if judge_worker(x) == "safe"]
@@ -627,6 +637,10 @@ def _plain(workers: Sequence[Life]) -> list[tuple[Verdict, str]]:
         by_backend.setdefault(_proof(life), []).append(life)
     found += [("safe", f"{_ranks(lives)}: {proof}") for proof, lives in by_backend.items()]
     return found
+
+
+def _refused(life: Life) -> bool:
+    return life.mode == "strict" and life.hisparse and life.answer == MNNVL
 
 
 def _proof(life: Life) -> str:
@@ -640,7 +654,7 @@ def _proof(life: Life) -> str:
 def _advice(server: Server) -> str | None:
     workers = server.workers
     forced = {life.environment.get("VLLM_FLASHINFER_ALLREDUCE_BACKEND") for life in workers}
-    if server.verdict == "unsafe":
+    if server.verdict == "unsafe" or any(_refused(life) for life in workers):
         if MNNVL in forced:
             return "unset VLLM_FLASHINFER_ALLREDUCE_BACKEND=mnnvl on all ranks, and restart"
         if any(life.mode == "observe" for life in workers):

@@ -1,0 +1,67 @@
+"""One classifier, two front ends: `doctor` names the build class that the running guard names."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+
+import pytest
+
+from hisparse_guard.cli.doctor.examine import examine
+from tests.conformance import harness
+from tests.support import environments
+
+CLASSES = {
+    "0.19.1": "no-hisparse",
+    "0.24.0": "no-hisparse",
+    "0.25.1": "no-hisparse",
+    "0.29.0": "no-hisparse",
+    "0.30.0": "unguarded",
+    "0.31.0": "unguarded",
+    "0.32.0": "unguarded",
+    "0.33.0": "unguarded",
+    "fork-0.24": "unguarded",
+    "leaky": "leaky",
+    "fixed-backend": "fixed",
+    "fixed-choice": "fixed",
+}
+# What the guard tells of itself in a process that has imported vLLM and its config.
+RUNNING = """
+import json, sys
+import vllm.config
+from hisparse_guard.runtime.guard import guard
+print(json.dumps([guard.how, guard.build().label]))
+"""
+
+
+def test_every_release_is_here() -> None:
+    assert set(environments.RELEASES) <= set(CLASSES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CLASSES)
+def test_both_name_the_same_class(name: str) -> None:
+    python = str(environments.image_python())
+    path = os.pathsep.join(map(str, [*harness.guard_path(), harness.tree(name)]))
+    environment = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "PYTHONPATH": path}
+    done = subprocess.run(
+        [python, "-c", RUNNING],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd="/",
+        env=environment,
+    )
+    assert json.loads(done.stdout.splitlines()[-1]) == ["sitecustomize", CLASSES[name]]
+
+    result = examine([python, "-m", "vllm.entrypoints.cli.main", "serve"], environment)
+    assert result.seen is not None
+    assert result.seen["classified"]["build"]["label"] == CLASSES[name]
+    assert result.seen["imported"] == []
+    concerned = CLASSES[name] != "no-hisparse"
+    assert result.advice == ("needed" if concerned else "not needed")
+    texts = [one.text for one in result.findings if one.topic == "host mirror"]
+    expected = name in environments.HISPARSE_RELEASES or name in ("leaky", "fixed-backend")
+    if expected:
+        assert "skips the host mirror under FULL CUDA graphs" in texts[0]

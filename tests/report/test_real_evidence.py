@@ -1,0 +1,176 @@
+"""Verdicts on what the guard itself wrote, in real vLLM 0.33.0 with two ranks.
+
+Half-guarded is staged with the scenario's stand-in for the creation of a workspace, which is not
+collective: on GPUs two ranks that differ hang there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hisparse_guard.cli.report import Report, judge
+from hisparse_guard.cli.report.reading import _Reader
+from tests.conformance import harness
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("report-evidence")]
+
+RUNS: dict[str, dict[str, Any]] = {
+    "guarded": {"name": "lazy"},
+    "spawned": {"name": "quant_last", "start_method": "spawn"},
+    "observe": {"name": "lazy", "env": {"HISPARSE_GUARD_MODE": "observe"}},
+    "no all-reduce": {"name": "repeated", "env": {"HISPARSE_GUARD_BACKEND": "none"}},
+    "half-guarded": {
+        "name": "lazy",
+        "options": {"rank_env": {"1": {"HISPARSE_GUARD_MODE": "off"}}},
+    },
+    "one observes": {
+        "name": "lazy",
+        "options": {"rank_env": {"1": {"HISPARSE_GUARD_MODE": "observe"}}},
+    },
+    "over nodes": {"name": "lazy", "options": {"nodes": 2}},
+    "over nodes, kept": {
+        "name": "lazy",
+        "options": {"nodes": 2},
+        "env": {"HISPARSE_GUARD_MULTINODE": "keep"},
+    },
+    "failed": {"name": "failed"},
+    "recreated": {"name": "recreate"},
+    "traced": {"name": "trace", "env": {"HISPARSE_GUARD_TRACE_CONTEXT": "1"}},
+    "without HiSparse": {"name": "lazy", "options": {"hisparse": False}},
+    "strict": {
+        "name": "lazy",
+        "env": {
+            "HISPARSE_GUARD_MODE": "strict",
+            "VLLM_FLASHINFER_ALLREDUCE_BACKEND": "mnnvl",
+        },
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def evidence(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of evidence for each run."""
+    root = tmp_path_factory.mktemp("evidence")
+    jobs = []
+    for name, run in RUNS.items():
+        env = {"HISPARSE_GUARD_EVIDENCE_DIR": str(root / name), **run.get("env", {})}
+        jobs.append({"start_method": "fork", **run, "env": env})
+    harness.run_jobs("0.33.0", jobs, guard=harness.guard_path())
+    return root
+
+
+@pytest.mark.parametrize(
+    ("run", "verdict", "code"),
+    [
+        ("guarded", "safe", 0),
+        ("spawned", "safe", 0),
+        ("observe", "unsafe", 1),
+        ("no all-reduce", "safe", 0),
+        ("half-guarded", "partly guarded", 1),
+        ("one observes", "unsafe", 1),
+        ("over nodes", "safe", 0),
+        ("over nodes, kept", "unsafe", 1),
+        ("failed", "failed", 4),
+        ("recreated", "safe", 0),
+        ("traced", "safe", 0),
+        ("without HiSparse", "not HiSparse", 0),
+    ],
+)
+def test_verdicts(evidence: Path, run: str, verdict: str, code: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "hisparse_guard", "report", "--json", str(evidence / run)],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    found = json.loads(done.stdout)
+    assert (found["verdict"], done.returncode, len(found["servers"])) == (verdict, code, 1)
+    assert found["evidence"]["problems"] == [] and found["evidence"]["torn"] == []
+    assert found["evidence"]["unknown_events"] == {}
+
+
+def server(report: Report) -> Any:
+    (one,) = report.servers
+    return one
+
+
+def test_what_is_known_of_each_worker(evidence: Path) -> None:
+    guarded = server(judge([evidence / "guarded"]))
+    assert [(x.rank, x.world_size, x.group_size) for x in guarded.workers] == [(0, 2, 2), (1, 2, 2)]
+    for life in guarded.workers:
+        assert (life.build_class, life.pinned, life.alone) == ("unguarded", "trtllm", ["mnnvl"])
+        assert (life.workspace, life.verified) == ("trtllm", ["trtllm"])
+        assert life.rendezvous is not None and life.how == "fork"
+        assert life.lost == 0 and life.errors == []
+    assert len({life.rendezvous for life in guarded.workers}) == 1
+
+
+def test_a_half_guarded_server_names_the_rank(evidence: Path) -> None:
+    half = server(judge([evidence / "half-guarded"]))
+    assert half.missing == [1]
+    assert "no evidence from rank 1" in half.reasons[0]
+
+
+def test_ranks_that_differ_are_told(evidence: Path) -> None:
+    text = "\n".join(server(judge([evidence / "one observes"])).reasons)
+    assert "rank 1: mnnvl workspace under HiSparse" in text
+    assert "backends differ: rank 1: mnnvl; rank 0: trtllm" in text
+
+
+def test_no_all_reduce_is_told_as_such(evidence: Path) -> None:
+    for run in ("no all-reduce", "over nodes"):
+        (reason,) = server(judge([evidence / run])).reasons
+        assert reason == "ranks 0-1: FlashInfer all-reduce is off", run
+
+
+def test_a_failed_workspace_says_why(evidence: Path) -> None:
+    (reason,) = server(judge([evidence / "failed"])).reasons
+    assert "serves instead" in reason and reason.startswith("ranks 0-1: ")
+
+
+def test_strict_is_not_safe(evidence: Path) -> None:
+    """The engine did not start; that must not read as a proof."""
+    report = judge([evidence / "strict"])
+    assert (report.verdict, report.exit_code) == ("unproven", 4)
+    assert "mode strict refuses" in server(report).reasons[0]
+
+
+def test_misses_have_stacks(evidence: Path) -> None:
+    report = judge([evidence / "guarded"])
+    (miss,) = server(report).misses(report.reading.sites)
+    assert miss.site.where.function == "first_all_reduce"
+    functions = [frame.function for frame in miss.site.stack]
+    assert "first_all_reduce" in functions and "lazy" in functions
+    assert (miss.site.vllm_alone, miss.site.used) == ("mnnvl", "trtllm")
+    assert miss.site.left_at is not None and len(miss.lives) == 2
+
+
+def test_all_runs_at_once_are_as_many_servers(evidence: Path) -> None:
+    report = judge([evidence])
+    assert len(report.servers) == len(RUNS)
+    assert (report.verdict, report.exit_code) == ("unsafe", 1)
+
+
+def test_the_guards_own_misses_take_the_quick_way(evidence: Path) -> None:
+    lines = [
+        line
+        for path in evidence.rglob("*.jsonl")
+        for line in path.read_bytes().splitlines()
+        if b'"context_miss"' in line
+    ]
+    assert lines
+    assert all(_Reader()._miss(line) for line in lines)
+
+
+def test_files_are_named_as_documented(evidence: Path) -> None:
+    for path in evidence.rglob("*.jsonl"):
+        first = json.loads(path.read_text().splitlines()[0])
+        assert path.name == f"hisparse-guard-{first['host']}-{first['pid']}.jsonl"
+        assert path.stat().st_uid == os.geteuid()
