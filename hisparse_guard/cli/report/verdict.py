@@ -53,6 +53,7 @@ OFF = "none"
 # Clocks of two hosts differ by less than this; restarts are further apart.
 _SKEW_S = 120.0
 _MOST_TIMELINE = 500
+_MOST_NAMED = 3
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
@@ -72,9 +73,13 @@ def ranges(numbers: Iterable[int]) -> str:
 
 def _ranks(lives: Sequence[Life]) -> str:
     known = [life.rank for life in lives if life.rank is not None]
-    if len(known) == len(lives):
-        return f"rank{'s' if len(set(known)) > 1 else ''} {ranges(known)}"
-    return ", ".join(f"process {life.pid} of {life.host}" for life in lives[:8])
+    others = [life for life in lives if life.rank is None]
+    named = [f"process {life.pid} of {life.host}" for life in others[:_MOST_NAMED]]
+    if known:
+        named.insert(0, f"rank{'s' if len(set(known)) > 1 else ''} {ranges(known)}")
+    if len(others) > _MOST_NAMED:
+        named.append(f"{len(others) - _MOST_NAMED} more")
+    return ", ".join(named)
 
 
 def effective(life: Life) -> str | None:
