@@ -5,8 +5,10 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+from collections.abc import Callable
 
 _armed = False
+_finalized = False
 
 
 def arm(how: str) -> None:
@@ -30,15 +32,22 @@ def arm(how: str) -> None:
         guard.begin(how)
         hooks.install()
 
+        ended = None
+
+        def at_exit() -> None:
+            nonlocal ended
+            if ended != os.getpid():
+                ended = os.getpid()
+                guard.end()
+
         def after_fork() -> None:
             log.forget()
             guard.begin("fork")
-
-        def at_exit() -> None:
-            guard.end()
+            _finalize(at_exit)
 
         os.register_at_fork(after_in_child=after_fork)
         atexit.register(at_exit)
+        _finalize(at_exit)
     except Exception as error:
         try:
             sys.stderr.write(
@@ -47,3 +56,25 @@ def arm(how: str) -> None:
             )
         except Exception:
             pass
+
+
+def _finalize(at_exit: Callable[[], None]) -> None:
+    """Has multiprocessing call `at_exit` in its children, vLLM's workers among them: it leaves
+    them by `os._exit`, past atexit, but not past its own finalizers."""
+    global _finalized
+    util = sys.modules.get("multiprocessing.util")
+    if util is None or _finalized:
+        return
+    _finalized = True
+
+    def register(function: Callable[[], None]) -> None:
+        # The lowest priority: after what others still do at exit.
+        util.Finalize(None, function, exitpriority=-1000)
+
+    try:
+        # A child forgets its parent's finalizers when it starts, and then runs these.
+        util.register_after_fork(at_exit, register)
+        register(at_exit)
+    except Exception:
+        # Only the counts at exit are lost.
+        pass
