@@ -128,5 +128,5 @@ def test_without_a_browser_the_failure_says_what_to_install(
 ) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     monkeypatch.delenv("CHROMIUM", raising=False)
-    with pytest.raises(Unavailable, match="apt-get install -y .*chromium"):
+    with pytest.raises(Unavailable, match=r"apt-get install -y .* chromium"):
         chromium()

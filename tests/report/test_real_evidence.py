@@ -1,7 +1,7 @@
 """Verdicts on what the guard itself wrote, in real vLLM 0.33.0 with two ranks.
 
-Half-guarded is staged with the scenario's stand-in for the creation of a workspace, which is not
-collective: on GPUs two ranks that differ hang there.
+The creation of a workspace is the scenario's stand-in, which is not collective: on GPUs ranks that
+differ hang there too.
 """
 
 from __future__ import annotations
@@ -26,13 +26,19 @@ RUNS: dict[str, dict[str, Any]] = {
     "spawned": {"name": "quant_last", "start_method": "spawn"},
     "observe": {"name": "lazy", "env": {"HISPARSE_GUARD_MODE": "observe"}},
     "no all-reduce": {"name": "repeated", "env": {"HISPARSE_GUARD_BACKEND": "none"}},
+    # Without FlashInferAllReduce both backends take the same collectives, so this cannot hang.
     "half-guarded": {
-        "name": "lazy",
+        "name": "no_standalone",
         "options": {"rank_env": {"1": {"HISPARSE_GUARD_MODE": "off"}}},
     },
     "one observes": {
-        "name": "lazy",
+        "name": "no_standalone",
         "options": {"rank_env": {"1": {"HISPARSE_GUARD_MODE": "observe"}}},
+    },
+    # With it rank 1 waits in a collective that rank 0 never enters, until gloo gives up.
+    "one observes, stuck": {
+        "name": "lazy",
+        "options": {"rank_env": {"1": {"HISPARSE_GUARD_MODE": "observe"}}, "timeout": 20},
     },
     "over nodes": {"name": "lazy", "options": {"nodes": 2}},
     "over nodes, kept": {
@@ -75,6 +81,7 @@ def evidence(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("no all-reduce", "safe", 0),
         ("half-guarded", "partly guarded", 1),
         ("one observes", "unsafe", 1),
+        ("one observes, stuck", "disagreement", 1),
         ("over nodes", "safe", 0),
         ("over nodes, kept", "unsafe", 1),
         ("failed", "failed", 4),
@@ -122,6 +129,8 @@ def test_ranks_that_differ_are_told(evidence: Path) -> None:
     text = "\n".join(server(judge([evidence / "one observes"])).reasons)
     assert "rank 1: mnnvl workspace under HiSparse" in text
     assert "backends differ: rank 1: mnnvl; rank 0: trtllm" in text
+    (reason, *_) = server(judge([evidence / "one observes, stuck"])).reasons
+    assert reason == "decisions differ: rank 1: mnnvl, no workspace made; rank 0: trtllm"
 
 
 def test_no_all_reduce_is_told_as_such(evidence: Path) -> None:

@@ -118,6 +118,30 @@ def test_one_mnnvl_among_trtllm_is_unsafe_and_the_disagreement_is_told(tmp_path:
     assert "backends differ" in why(report) and "modes differ: enforce, observe" in why(report)
 
 
+def test_a_rank_that_waits_where_the_others_never_go_is_told(tmp_path: Path) -> None:
+    """It hangs in vLLM's collectives and never makes the workspace that would show it."""
+    first, second = world()
+    second.config().resolve(answer=("mnnvl", True), pinned=None)
+    report = judged(tmp_path, first.guarded(), second)
+    assert (report.verdict, report.exit_code) == ("disagreement", 1)
+    assert "decisions differ: rank 1: mnnvl, no workspace made; rank 0: trtllm" in why(report)
+
+
+def test_a_rank_that_is_only_behind_does_not_disagree(tmp_path: Path) -> None:
+    """A leaky build answers trtllm inside the context, and mnnvl outside it."""
+    first, second = (p.config().resolve(pinned=None) for p in world(mode="observe"))
+    first.resolve(answer=("mnnvl", True), pinned=None).workspace("made", "mnnvl")
+    assert "differ" not in why(judged(tmp_path, first, second))
+
+
+def test_a_rank_that_was_switched_off_late_is_not_guarded(tmp_path: Path) -> None:
+    first, second = world()
+    second.mode, second.known = "off", True
+    second.lines[0] = second.lines[0].replace('"mode":"enforce"', '"mode":"off"')
+    report = judged(tmp_path, first.guarded(), second.config())
+    assert (report.verdict, report.servers[0].missing) == ("partly guarded", [1])
+
+
 def test_ranks_that_saw_different_configs_disagree(tmp_path: Path) -> None:
     first, second = world()
     second.config(hisparse=False).resolve(hisparse=False, answer=("mnnvl", True), pinned=None)

@@ -191,6 +191,8 @@ class Life:
     rule: str | None = None
     pinned: str | None = None
     answer: str | None = None
+    # Every backend that was answered, and that vLLM alone chose, in order, each once.
+    answers: list[str] = field(default_factory=list)
     alone: list[str] = field(default_factory=list)
 
     # Backends of every workspace that came into being, in order, each once.
@@ -323,6 +325,9 @@ class Life:
         self.group_rank = _latest(whole(line.get("group_rank")), self.group_rank)
         self.group_size = _latest(whole(line.get("group_size")), self.group_size)
         self.answer = backend_of(line.get("answer"))
+        answer = self.answer or "none"
+        if answer not in self.answers and len(self.answers) < 10:
+            self.answers.append(answer)
         alone = backend_of(line.get("vllm_answer")) or "none"
         if alone not in self.alone and len(self.alone) < 10:
             self.alone.append(alone)

@@ -581,7 +581,25 @@ def _disagreements(workers: Sequence[Life]) -> list[tuple[Verdict, str]]:
             )
             where = "" if number is None or len(groups) == 1 else f" in group {number}"
             found.append(("disagreement", f"backends differ{where}: {said}"))
+        elif stuck := [life for life in group if _decided_alone(life, group)]:
+            rest = [life for life in group if life not in stuck]
+            said = f"{_ranks(stuck)}: {_common(x.answer for x in stuck)}, no workspace made"
+            others = sorted({answer for life in rest for answer in life.answers})
+            found.append(
+                ("disagreement", f"decisions differ: {said}; {_ranks(rest)}: {', '.join(others)}")
+            )
     return found
+
+
+def _decided_alone(life: Life, group: Sequence[Life]) -> bool:
+    """Whether a rank without a workspace waits for one that another rank never decided for.
+
+    This is how a group hangs: on vLLM 0.32 and later the backends' ways to a workspace are not
+    the same collectives.
+    """
+    if effective(life) is not None or life.answer is None:
+        return False
+    return any(x.answers and life.answer not in x.answers for x in group if effective(x))
 
 
 def _group(life: Life) -> int | None:
@@ -600,8 +618,9 @@ def _partly(server: Server) -> list[tuple[Verdict, str]]:
         world = max((x.group_size for x in workers if x.group_size is not None), default=None)
     if world is None:
         return []
-    # A rank that armed and has not resolved yet is guarded all the same.
-    reported = {life.rank for life in server.lives if life.rank is not None}
+    # A rank that armed and has not resolved yet is guarded all the same, unless it was told to be
+    # off after it had armed.
+    reported = {x.rank for x in server.lives if x.rank is not None and x.mode != "off"}
     unranked = sum(life.rank is None for life in workers)
     if len(reported) + unranked >= world:
         return []
