@@ -26,10 +26,11 @@ CLASSES = {
     "fixed-backend": "fixed",
     "fixed-choice": "fixed",
 }
-# What the guard tells of itself in a process that has imported vLLM and its config.
+# What the guard tells of itself in a process that has imported vLLM: no more of it, since older
+# releases want packages that newer ones do not.
 RUNNING = """
-import json, sys
-import vllm.config
+import json
+import vllm
 from hisparse_guard.runtime.guard import guard
 print(json.dumps([guard.how, guard.build().label]))
 """
