@@ -191,7 +191,7 @@ def browser() -> Iterator[Browser]:
                 stdout=log,
                 stderr=log,
                 pass_fds=(3, 4),
-                preexec_fn=place,
+                preexec_fn=place,  # noqa: PLW1509 - dup2 only
             )
         for fd in (*high, its_commands, its_answers):
             os.close(fd)
