@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 
 from hisparse_guard.cli.triage.life import Life
@@ -43,16 +44,20 @@ def _seen(life: Life, name: str) -> Line | None:
     return seen.lines[0] if seen and seen.lines else None
 
 
-def checklist(life: Life) -> list[Item]:
-    """Every point, in a fixed order, for one life of a server."""
+def checklist(life: Life, known: Set[str] = frozenset()) -> list[Item]:
+    """Every point, in a fixed order, for one life of a server.
+
+    Args:
+        known: signals that the guard's evidence vouches for.
+    """
     items: list[Item] = []
-    present = life.present()
+    present = life.present() | known
     connectors = life.connectors
 
     line = _seen(life, "hisparse") or next(
         (at for name, at in connectors.items() if "HiSparse" in name), None
     )
-    if line:
+    if line or "hisparse" in known:
         items.append(Item("HiSparse in use", "yes", OK, "yes", line))
     else:
         items.append(Item("HiSparse in use", "yes", UNKNOWN))
@@ -64,6 +69,10 @@ def checklist(life: Life) -> list[Item]:
         items.append(Item(backend, "trtllm", DIFFERS, "mnnvl", mnnvl))
     elif trtllm or verified:
         items.append(Item(backend, "trtllm", OK, "trtllm", trtllm or verified))
+    elif "workspace_mnnvl" in known:
+        items.append(Item(backend, "trtllm", DIFFERS, "mnnvl, by the guard's evidence"))
+    elif "guard_verified_trtllm" in known:
+        items.append(Item(backend, "trtllm", OK, "trtllm, by the guard's evidence"))
     elif failed := _seen(life, "workspace_failed"):
         items.append(Item(backend, "trtllm", DIFFERS, "none could be made", failed))
     else:

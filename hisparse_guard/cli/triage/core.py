@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import IO, Any
@@ -406,15 +406,21 @@ def _ranks(fault: Fault, life: Life) -> tuple[str, ...]:
     return tuple(sorted(found, key=lambda rank: found[rank]))
 
 
-def judge_life(life: Life, symptoms: Iterable[str] = (), load_failed: int = 0) -> Judged:
+def judge_life(
+    life: Life,
+    symptoms: Iterable[str] = (),
+    load_failed: int = 0,
+    known: Set[str] = frozenset(),
+) -> Judged:
     """Names the faults of one life.
 
     Args:
         life: with all its lines taken.
         symptoms: what the operator saw ("garbled", "slow", "hang").
         load_failed: requests that a load generator counted as failed.
+        known: signals that something else than the log vouches for.
     """
-    present = life.present()
+    present = life.present() | known
     for symptom in symptoms:
         present.add(f"symptom_{symptom}")
         if symptom == "hang":
@@ -443,7 +449,7 @@ def judge_life(life: Life, symptoms: Iterable[str] = (), load_failed: int = 0) -
         verdict = UNKNOWN
     else:
         verdict = HEALTHY
-    return Judged(life, findings, notices, verdict, checklist(life))
+    return Judged(life, findings, notices, verdict, checklist(life, known))
 
 
 def _line_json(line: Line | None) -> dict[str, Any] | None:
@@ -606,8 +612,37 @@ def _scan(
 def _judge_evidence(folders: Sequence[str]) -> tuple[dict[str, Any], int]:
     # The one reader of evidence is the report command's.
     judge = import_module("hisparse_guard.cli.report").judge
-    report = judge([*folders])
+    try:
+        report = judge([*folders])
+    except OSError as error:
+        raise reader.Unreadable(f"--evidence {error.filename}: {error.strerror}") from None
     return report.to_json(), report.exit_code
+
+
+def _vouched(life: Life, evidence: dict[str, Any] | None, lives: int) -> frozenset[str]:
+    """The signals that the guard's evidence vouches for in this life.
+
+    A server of the evidence is this life's where they have a worker's process id in common,
+    or where there is but one of each. Restarted containers have the same ids: servers that
+    match and disagree say nothing.
+    """
+    servers = (evidence or {}).get("servers", [])
+    pids = {pid for label, pid in life.pids.items() if "Worker" in label}
+    found: set[frozenset[str]] = set()
+    for server in servers:
+        workers = server["workers"]
+        several = len(servers) > 1 or lives > 1
+        if several and not pids & {worker["pid"] for worker in workers}:
+            continue
+        names = {"hisparse"} if any(worker["hisparse"] for worker in workers) else set()
+        if any("mnnvl" in worker["workspace"]["all"] for worker in workers):
+            names.add("workspace_mnnvl")
+        elif server["verdict"] == "safe":
+            names.add("guard_verified_trtllm")
+        if server["ranks_missing"]:
+            names.add("guard_part")
+        found.add(frozenset(names))
+    return found.pop() if len(found) == 1 else frozenset()
 
 
 def triage(
@@ -671,16 +706,21 @@ def triage(
         elif not recognised and not (joined and log is not owner):
             log.kind = "not a vLLM log"
     failed = sum(result.failed for result in results)
-    lives = [
-        (life.first.file or log.name, judge_life(life, symptoms, 0))
-        for log in files
-        for life in log.lives
-    ]
-    verdict, reasons = _verdict(lives, results, failed)
     judged: dict[str, Any] | None = None
     exit_code: int | None = None
     if evidence:
         judged, exit_code = _judge_evidence(evidence)
+    count = sum(len(log.lives) for log in files)
+    lives = [
+        (
+            life.first.file or log.name,
+            judge_life(life, symptoms, 0, _vouched(life, judged, count)),
+        )
+        for log in files
+        for life in log.lives
+    ]
+    verdict, reasons = _verdict(lives, results, failed)
+    if judged is not None and exit_code is not None:
         verdict, reasons = _with_evidence(verdict, reasons, judged, exit_code)
     return Triage(files, lives, results, judged, exit_code, verdict, reasons)
 

@@ -1,0 +1,63 @@
+"""Evidence of the guard, given along with a log, joins its verdict."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hisparse_guard.cli.app import run_app
+from hisparse_guard.cli.triage import Triage, triage
+from tests.report.samples import Process, world
+from tests.triage.logs import COPY_FRAMES, LAUNCH_FAILURE, request, served, start, traceback
+
+CRASH = [start(tp=2), served(), traceback(1, COPY_FRAMES, LAUNCH_FAILURE)]
+
+
+def read(tmp_path: Path, log: list[str], *workers: Process) -> Triage:
+    path = tmp_path / "vllm.log"
+    path.write_text("\n".join(log) + "\n")
+    for worker in workers:
+        worker.write(tmp_path / "evidence")
+    return triage([str(path)], evidence=[str(tmp_path / "evidence")])
+
+
+def named(result: Triage) -> list[tuple[str, str]]:
+    return [(f.fault.id, f.certainty) for _, judged in result.lives for f in judged.findings]
+
+
+def test_proves_mnnvl_where_the_line_is_missing(tmp_path: Path) -> None:
+    result = read(tmp_path, CRASH, *(worker.observed() for worker in world(2, pid=703)))
+    assert named(result) == [("hisparse-mnnvl", "proven")]
+    items = {item.name: item for item in result.lives[0][1].checklist}
+    assert items["all-reduce workspace"].state == "differs"
+
+
+def test_rules_mnnvl_out_where_the_line_is_missing(tmp_path: Path) -> None:
+    result = read(tmp_path, CRASH, *(worker.guarded() for worker in world(2, pid=703)))
+    assert named(result) == [("host-mirror-collected", "unconfirmed")]
+    assert "evidence: safe" in result.reasons
+
+
+def test_unsafe_evidence_beside_a_healthy_log_is_a_fault(tmp_path: Path) -> None:
+    result = read(
+        tmp_path,
+        [start(tp=2), served(), request()],
+        *(worker.observed() for worker in world(2, pid=703)),
+    )
+    assert result.exit_code == 1
+
+
+def test_runs_that_disagree_say_nothing(tmp_path: Path) -> None:
+    # Two runs of one container, with the same process ids.
+    first = [worker.observed() for worker in world(2, pid=703)]
+    second = [worker.guarded() for worker in world(2, pid=703, start=1000.0)]
+    assert named(read(tmp_path, CRASH, *first, *second)) == [("hisparse-mnnvl", "likely")]
+
+
+def test_missing_folder_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "vllm.log"
+    log.write_text("\n".join(CRASH))
+    assert run_app(["triage", str(log), "--evidence", str(tmp_path / "none")]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "none" in error
