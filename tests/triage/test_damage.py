@@ -324,3 +324,14 @@ def test_any_bytes(tmp_path: Path, data: bytes) -> None:
 
 def test_real_excerpts_are_untouched() -> None:
     assert len(list(DATA.iterdir())) >= 6
+
+
+def test_archive_is_named(tmp_path: Path) -> None:
+    import zipfile
+
+    path = tmp_path / "logs.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("vllm.log", CRASH)
+    result = triage([str(path)])
+    assert result.exit_code == 3
+    assert any("unpack it" in note for note in result.files[0].notes)

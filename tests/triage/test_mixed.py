@@ -69,7 +69,9 @@ def test_prefill_and_decode_in_one_file(tmp_path: Path, begin: int) -> None:
 def test_ranks_in_another_pod_are_of_the_same_server(tmp_path: Path) -> None:
     head = [start(connector=NIXL, tp=8), workspace("trtllm"), served(), request(),
             *(traceback(rank, MIRROR_FRAMES, LAUNCH_FAILURE) for rank in range(4))]  # fmt: skip
-    rest = [traceback(rank, MIRROR_FRAMES, LAUNCH_FAILURE) for rank in range(4, 8)]
+    unranked = line("Worker pid=700", "vLLM is using nccl==2.28.9")
+    head.insert(1, unranked)
+    rest = [unranked, *(traceback(rank, MIRROR_FRAMES, LAUNCH_FAILURE) for rank in range(4, 8))]
     lines = [f"[pod/head/vllm] {text}" for text in "\n".join(head).splitlines()]
     lines += [f"[pod/rest/vllm] {text}" for text in "\n".join(rest).splitlines()]
     ((_, judged),) = read(tmp_path, *lines).lives
@@ -115,3 +117,38 @@ def test_encodings(tmp_path: Path, encoding: str) -> None:
     ((_, judged),) = result.lives
     assert [(f.fault.id, f.certainty) for f in judged.findings] == [("hisparse-mnnvl", "proven")]
     assert result.files[0].lines == excerpt("main-crash.log").count("\n")
+
+
+@pytest.mark.parametrize("name", ["RayWorkerWrapper", "Worker", "VllmWorkerProcess"])
+def test_workers_that_share_one_name_are_one_server(tmp_path: Path, name: str) -> None:
+    lines = [start(), workspace("mnnvl"), served(), request()]
+    for rank in range(4):
+        crash = traceback(rank, COPY_FRAMES, LAUNCH_FAILURE)
+        lines.append(crash.replace(f"Worker_TP{rank} pid", f"{name} pid"))
+    ((_, judged),) = read(tmp_path, *lines).lives
+    assert [(f.fault.id, f.certainty) for f in judged.findings] == [("hisparse-mnnvl", "proven")]
+    assert judged.life.count("launch_failure") == 4
+
+
+def test_guard_names_the_rank_where_the_process_does_not(tmp_path: Path) -> None:
+    def armed(ranks: int) -> list[str]:
+        return [
+            line(f"RayWorkerWrapper pid={703 + rank}", f"hisparse-guard: armed by sitecustomize: guard 0.1.0, mode enforce, rank {rank} of 2")
+            for rank in range(ranks)
+        ]  # fmt: skip
+
+    seen = [
+        line(f"Worker_TP{rank} pid={703 + rank}", "Model loading took 74 GiB") for rank in (0, 1)
+    ]
+    assert read(tmp_path, *healthy(*armed(2), *seen)).exit_code == 0
+    (_, judged), *_ = read(tmp_path, *healthy(*armed(1), *seen)).lives
+    assert [(f.fault.id, f.ranks) for f in judged.findings] == [("group-guarded-in-part", ("TP1",))]
+
+
+def test_log_of_one_node_of_two_is_no_group_guarded_in_part(tmp_path: Path) -> None:
+    nodes = line("EngineCore_DP0 pid=648", "Detected 2 nodes in the distributed environment")
+    armed = [
+        line(f"Worker_TP{rank} pid={703 + rank}", f"hisparse-guard: armed by sitecustomize: guard 0.1.0, rank {rank} of 4")
+        for rank in range(2)
+    ]  # fmt: skip
+    assert read(tmp_path, *healthy(nodes, *armed)).exit_code == 0

@@ -12,7 +12,7 @@ from typing import IO, Any
 from hisparse_guard.cli.triage import load_results, reader
 from hisparse_guard.cli.triage.catalogue import Catalogue, Fault, When, load
 from hisparse_guard.cli.triage.checklist import Item, checklist
-from hisparse_guard.cli.triage.life import ENOUGH, KEPT, Life, start_marker
+from hisparse_guard.cli.triage.life import ENOUGH, KEPT, Life, names_one, start_marker
 from hisparse_guard.cli.triage.lines import Line, parse, shown
 
 SCHEMA = 1
@@ -293,7 +293,7 @@ class Scanner:
             key = (line.origin, who, line.pid)
             known = self.by_pid.get(key)
             if known is None:
-                known_pid = life.pids.get(who)
+                known_pid = life.pids.get(who) if names_one(who) else None
                 if known_pid is not None and known_pid != line.pid:
                     life = self._begin(line, f"{who} is now process {line.pid}, was {known_pid}")
                 self.by_pid[key] = life

@@ -244,7 +244,7 @@ class Life:
         """True where a process of this name was seen in another pod or container."""
         return (
             line.label is not None
-            and not line.label.startswith("Ray")
+            and names_one(line.label)
             and self.label_origins.get(line.label, line.origin) != line.origin
         )
 
@@ -301,8 +301,11 @@ class Life:
         """Ranks of which no armed line is there while other ranks have one."""
         if not self.guard_ranks:
             return []
-        missing = [rank for rank in self.ranks if rank not in self.guard_ranks]
-        if missing:
+        # Where processes carry no rank in their name the guard's own line has it.
+        armed = {*self.guard_ranks, *(f"TP{rank[5:]}" for rank in self.guard_ranks if " " in rank)}
+        missing = [rank for rank in self.ranks if rank not in armed]
+        if missing or self.count("multi_node"):
+            # A log of one node has nothing of the ranks of the others.
             return missing
         size = self.facts.get("tensor_parallel_size")
         if size and all(re.fullmatch(r"TP\d+", rank) for rank in self.guard_ranks):
@@ -433,6 +436,11 @@ class Life:
             self.error_count += 1
             if len(self.errors) < KEPT:
                 self.errors.append(line)
+
+
+def names_one(label: str) -> bool:
+    """False where several processes of a server share a name: Ray's, or not yet ranked."""
+    return label in ("APIServer", "EngineCore") or label[-1:].isdigit()
 
 
 def start_marker(line: Line) -> str | None:

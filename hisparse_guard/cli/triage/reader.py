@@ -214,6 +214,15 @@ def open_log(name: str) -> IO[bytes]:
     return stream
 
 
+# What is not read, by its first bytes.
+_ARCHIVES = {
+    b"PK\x03\x04": "zip",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"7z\xbc\xaf": "7z",
+    b"\x1f\x8b": "gzip",
+}
+
+
 def unpacked(stream: IO[bytes]) -> IO[bytes]:
     """`stream` through gzip, bzip2 or xz where its first bytes say so, whatever its name."""
     buffered: Any = stream if hasattr(stream, "peek") else io.BufferedReader(cast(Any, stream))
@@ -256,6 +265,9 @@ def blocks(
         step(len(data))
         if not begun:
             begun = True
+            for magic, name in _ARCHIVES.items():
+                if data.startswith(magic):
+                    note(f"is packed by {name}: unpack it, and give what is in it")
             if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
                 # What PowerShell writes for `kubectl logs … > file`.
                 decoder = codecs.getincrementaldecoder("utf-16")("replace")
