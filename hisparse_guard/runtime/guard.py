@@ -382,7 +382,8 @@ class Guard:
         if backend is not None and type(backend) is not str:
             backend = shown(backend)
         backend = backend_of(workspace) or backend
-        error = shown(error) if error is not None else None
+        if error is not None and type(error) is not str:
+            error = shown(error)
         self.evidence.write_once(
             "workspace",
             repr((state, backend, expected, error, size)),

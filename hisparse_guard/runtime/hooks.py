@@ -149,13 +149,33 @@ def create_workspace(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any
     if backend is None and _serves_none(group):
         # 0.30 and 0.31 do not know "no backend" and would hand None to FlashInfer.
         return None
+    said = _Said()
+    # vLLM keeps what went wrong to its log, and answers None.
+    logger = logging.getLogger(ALL_REDUCE)
+    attempt("why no workspace is made is not heard", logger.addFilter, said)
     try:
         workspace = wrapped(*args, **kwargs)
     except Exception as error:
         guard.tell_made(backend, None, group, error)
         raise
-    guard.tell_made(backend, workspace, group)
+    finally:
+        attempt("vLLM's log keeps a filter", logger.removeFilter, said)
+    guard.tell_made(backend, workspace, group, said.warning if workspace is None else None)
     return workspace
+
+
+class _Said(logging.Filter):
+    """Lets every record through, and keeps the text of the last warning."""
+
+    warning: str | None = None
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        try:
+            if record.levelno >= logging.WARNING:
+                self.warning = record.getMessage()
+        except Exception:
+            pass
+        return True
 
 
 def get_workspace(kind: str) -> Callable[..., Any]:
