@@ -419,13 +419,46 @@ def pickled(w):
 
 
 def trace(w):
-    """Code of vLLM that asks for the config where there is none, beyond the resolver."""
-    result = lazy(w)
-    for name in ("vllm.model_executor.custom_op", "vllm.distributed.parallel_state"):
-        importlib.import_module(name)
-    from vllm.config import get_current_vllm_config_or_none
+    """Code of vLLM that asks for the config where there is none, beyond the resolver: as in
+    graph-capture profiling and serving, the config context was left."""
+    import torch
+    from vllm.distributed.parallel_state import get_world_group
+    from vllm.forward_context import set_forward_context
+    from vllm.v1.kv_cache_spec_registry import KVCacheSpecRegistry
+    from vllm.v1.worker.workspace import init_workspace_manager
 
-    get_current_vllm_config_or_none()
+    result = lazy(w)
+    os.environ["VLLM_SPARSE_INDEXER_MAX_LOGITS_MB"] = "1"
+    indexer = import_with_ops("vllm.model_executor.layers.sparse_attn_indexer")
+    torch.accelerator.empty_cache = lambda: None
+    init_workspace_manager(torch.device("cpu"))
+    rows = torch.zeros(4, 64)
+    with set_forward_context(None, w.config):
+        # A dummy run, of the kind that HiSparse's models make when graphs are captured.
+        for _ in range(3):
+            indexer.sparse_attn_indexer(
+                hidden_states=rows,
+                k_cache_prefix="layer",
+                kv_cache=rows,
+                q_quant=rows,
+                q_scale=None,
+                k=None,
+                weights=rows,
+                quant_block_size=128,
+                scale_fmt=None,
+                topk_tokens=8,
+                head_dim=128,
+                max_model_len=64,
+                total_seq_lens=64,
+                topk_indices_buffer=torch.zeros(4, 8, dtype=torch.int32),
+                skip_k_cache_insert=True,
+                use_pcp=False,
+                pcp_shard_decode_requests=False,
+                dense_mha_metadata_layer_name="layer",
+            )
+    # What a connector's scheduler, and a worker that is not told its config, begin with.
+    KVCacheSpecRegistry.check_kv_cache_spec_registry({})
+    get_world_group().make_sibling_device_group()
     return result
 
 

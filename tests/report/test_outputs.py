@@ -131,6 +131,13 @@ def test_many_equal_workers_are_folded(tmp_path: Path) -> None:
     assert len(lines) < 15
 
 
+def test_missing_ranks_have_a_row(tmp_path: Path) -> None:
+    for life in world(8)[:5]:
+        life.guarded().write(tmp_path)
+    lines = report(tmp_path).stdout.splitlines()
+    assert "  5-7   no evidence" in lines
+
+
 def test_json_is_all_there_is(evidence: Path) -> None:
     done = report(evidence, "--json")
     found = json.loads(done.stdout)

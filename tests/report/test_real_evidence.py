@@ -141,7 +141,8 @@ def test_no_all_reduce_is_told_as_such(evidence: Path) -> None:
 
 def test_a_failed_workspace_says_why(evidence: Path) -> None:
     (reason,) = server(judge([evidence / "failed"])).reasons
-    assert "serves instead" in reason and reason.startswith("ranks 0-1: ")
+    assert reason.startswith("ranks 0-1: Failed to initialize FlashInfer All Reduce workspace: ")
+    assert "no trtllm here" in reason and "serves instead" in reason
 
 
 def test_strict_is_not_safe(evidence: Path) -> None:
@@ -159,6 +160,24 @@ def test_misses_have_stacks(evidence: Path) -> None:
     assert "first_all_reduce" in functions and "lazy" in functions
     assert (miss.site.vllm_alone, miss.site.used) == ("mnnvl", "trtllm")
     assert miss.site.left_at is not None and len(miss.lives) == 2
+
+
+def test_tracing_finds_vllms_own_call_sites(evidence: Path) -> None:
+    report = judge([evidence / "traced"])
+    found = {}
+    for miss in server(report).misses(report.reading.sites):
+        if miss.site.origin == "trace":
+            path, line, function = miss.site.where
+            code = Path(path).read_text().splitlines()[(line or 0) - 1]
+            assert "get_current_vllm_config_or_none()" in code
+            found[path.partition("/vllm/0.33.0/")[2], function] = (miss.count, len(miss.lives))
+            assert any(frame.function == "trace" for frame in miss.site.stack)
+    indexer = "vllm/model_executor/layers/sparse_attn_indexer.py"
+    assert found == {
+        (indexer, "_reserve_row_shard_exchange_transient"): (6, 2),
+        ("vllm/v1/kv_cache_spec_registry.py", "_ensure_registered"): (2, 2),
+        ("vllm/distributed/utils.py", "get_distributed_timeout_or_none"): (2, 2),
+    }
 
 
 def test_all_runs_at_once_are_as_many_servers(evidence: Path) -> None:
