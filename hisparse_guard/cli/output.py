@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import jinja2
+    from rich.console import Console
 
 
 def templates() -> jinja2.Environment:
@@ -59,3 +60,14 @@ def replace_file(path: str | os.PathLike[str], text: str) -> None:
         with contextlib.suppress(OSError):
             Path(partial).unlink()
         raise
+
+
+def print_table(console: Console, table: Any) -> None:
+    """Prints a table of rich's, whose last column is filled with blanks: not into a file."""
+    if console.is_terminal:
+        console.print(table)
+        return
+    with console.capture() as captured:
+        console.print(table)
+    for line in captured.get().splitlines():
+        console.out(line.rstrip(), highlight=False)

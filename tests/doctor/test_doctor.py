@@ -183,6 +183,13 @@ def test_not_needed_without_hisparse() -> None:
     assert "no HiSparse" in result.reason
 
 
+def test_not_needed_without_flashinfer(tree: Path) -> None:
+    shutil.rmtree(tree / "flashinfer")
+    result = doctor(tree)
+    assert (result.advice, result.exit_code) == ("not needed", 0)
+    assert "FlashInfer is not installed here" in result.reason
+
+
 def test_not_needed_with_the_one_variable(tree: Path) -> None:
     result = doctor(tree, VLLM_FLASHINFER_ALLREDUCE_BACKEND="trtllm")
     assert result.advice == "not needed" and "on one node" in result.reason
@@ -196,6 +203,8 @@ def test_options_that_ignore_pythonpath(bundle: Path, tree: Path, option: str) -
     result = doctor(bundle, tree, words=(option, "-m", "vllm"))
     assert result.exit_code == 1
     assert f"runs with {option}, and so ignores PYTHONPATH" in said(result, "way in")
+    # vLLM came by PYTHONPATH too: the reason is what to mend.
+    assert result.advice == "not able" and "ignores PYTHONPATH" in result.reason
 
 
 def test_no_site(bundle: Path, tree: Path) -> None:
@@ -485,6 +494,7 @@ def test_the_command(bundle: Path, tree: Path) -> None:
     done = run(*words, PYTHONPATH=path)
     assert done.stdout.startswith("needed here: ")
     assert "unguarded" in done.stdout
+    assert all(line == line.rstrip() for line in done.stdout.splitlines())
 
 
 def test_this_python(tree: Path) -> None:

@@ -37,6 +37,8 @@ def command(
     from rich.table import Table
     from rich.text import Text
 
+    from hisparse_guard.cli.output import print_table
+
     style = {"ok": "green", "note": "yellow", "fix": "bold red"}
     advice = {"needed": "bold", "not needed": "green", "not able": "bold red"}
     console = Console(highlight=False)
@@ -54,5 +56,5 @@ def command(
         table.add_row(
             Text(finding.level, style=style[finding.level]), finding.topic, Text(finding.text)
         )
-    console.print(table)
+    print_table(console, table)
     raise typer.Exit(result.exit_code)

@@ -494,7 +494,7 @@ def _flashinfer(
     found = seen["flashinfer"]
     if not found or not found.get("folders"):
         result.say(
-            "note", "flashinfer", "not installed: vLLM does without FlashInfer's all-reduce here"
+            "note", "flashinfer", "not on this Python's path: vLLM does without its all-reduce"
         )
         return
     version = (found.get("distribution") or {}).get("version")
@@ -693,8 +693,17 @@ def _advise(
             "there is no vLLM here that can be read: give the server's own command, as in "
             "hisparse-guard doctor -- vllm serve …"
         )
+        if blocked is not None:
+            result.reason = f"there is no vLLM here that can be read, and {blocked}"
         return
-    if label not in HISPARSE_BUILDS:
+    flashinfer = (result.seen or {}).get("flashinfer")
+    nothing = {
+        "no-hisparse": "this vLLM has no HiSparse",
+        "no-fi-allreduce": "this vLLM has no FlashInfer all-reduce workspace",
+    }.get(label)
+    if nothing is None and not (flashinfer and flashinfer.get("folders")):
+        nothing = "FlashInfer is not installed here, and no all-reduce workspace is made without it"
+    if nothing is not None:
         result.advice = "not needed"
         # Where nothing is to be guarded, not getting in does no harm.
         result.findings = [
@@ -703,11 +712,7 @@ def _advise(
             else one
             for one in result.findings
         ]
-        what = {
-            "no-hisparse": "this vLLM has no HiSparse",
-            "no-fi-allreduce": "this vLLM has no FlashInfer all-reduce workspace",
-        }[label]
-        result.reason = f"{what}; the guard would change nothing"
+        result.reason = f"{nothing}; the guard would change nothing"
         return
     if environment.get(BACKEND) == "trtllm":
         result.advice = "not needed"

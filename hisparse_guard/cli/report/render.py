@@ -143,6 +143,8 @@ def terminal(report: Report, console: Console) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from hisparse_guard.cli.output import print_table
+
     def say(*parts: str | tuple[str, str], indent: int = 0) -> None:
         console.print(Padding(Text.assemble(*parts), (0, 0, 0, indent), expand=False))
 
@@ -181,7 +183,7 @@ def terminal(report: Report, console: Console) -> None:
                 table.add_row(
                     Text(ranges(server.missing)), Text("no evidence", style=_STYLE["bad"])
                 )
-            console.print(Padding(table, (0, 0, 0, 2), expand=False))
+            print_table(console, Padding(table, (0, 0, 0, 2), expand=False))
         if server.others:
             others = plural(len(server.others), "other process", "other processes")
             say((f"and {others}, not judged", "dim"), indent=2)
