@@ -42,6 +42,7 @@ _TEXT = (
     "more if out so up said what its about than into them can only other time new some"
 )
 _WORDS = _TEXT.split(" ")
+_LINES_A_SECOND = 200
 _BEGIN = """\
 (APIServer pid=588) INFO 11-03 00:00:00 [startup.py:38] vLLM server version 0.33.0, serving model m
 (Worker_TP0 pid=703) INFO 11-03 00:00:15 [flashinfer_all_reduce.py:252] Initialized FlashInfer \
@@ -146,7 +147,8 @@ def write(path: Path, kind: str, size: int) -> None:
             lines = []
             for _ in range(5000):
                 n += 1
-                at = f"11-03 {n // 3600 % 24:02d}:{n // 60 % 60:02d}:{n % 60:02d}"
+                second = n // _LINES_A_SECOND
+                at = f"11-03 {second // 3600 % 24:02d}:{second // 60 % 60:02d}:{second % 60:02d}"
                 lines.append(make(rng, at, n))
             written += out.write("\n".join(lines) + "\n")
         out.write("\n".join(_END) + "\n")

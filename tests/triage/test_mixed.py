@@ -96,7 +96,9 @@ def test_words_of_clients_are_no_evidence(tmp_path: Path, text: str) -> None:
 def test_stopped_from_outside(tmp_path: Path) -> None:
     dead = line("EngineCore_DP0 pid=648", "Worker proc VllmWorker-2 died unexpectedly (exit code: -9), shutting down executor.", "ERROR")  # fmt: skip
     stop = f"({API}) INFO:     Shutting down"
-    result = read(tmp_path, *healthy(), stop, dead)
+    # Far from the top and from the error, where not every line is looked at.
+    other = ["2026-11-03 gateway[1] route=chat"] * 500
+    result = read(tmp_path, *healthy(*other), stop, *other, dead)
     assert result.exit_code == 0
     assert result.lives[0][1].life.ended_by is not None
     # The other way round it is why the server stopped.
@@ -151,4 +153,5 @@ def test_log_of_one_node_of_two_is_no_group_guarded_in_part(tmp_path: Path) -> N
         line(f"Worker_TP{rank} pid={703 + rank}", f"hisparse-guard: armed by sitecustomize: guard 0.1.0, rank {rank} of 4")
         for rank in range(2)
     ]  # fmt: skip
-    assert read(tmp_path, *healthy(nodes, *armed)).exit_code == 0
+    other = ["2026-11-03 gateway[1] route=chat"] * 500
+    assert read(tmp_path, *healthy(*other, nodes, *other, *armed)).exit_code == 0

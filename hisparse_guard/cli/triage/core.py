@@ -242,14 +242,19 @@ class Scanner:
             return False
         if len(self.by_origin) > 1:
             return False
-        if any(word in data for word in _START_WORDS):
+        # Within a second of a storm even the times are the same.
+        lines = Counter(data.split(b"\n"))
+        distinct = b"\n".join(lines)
+        if any(word in distinct for word in _START_WORDS):
             return False
-        for label, pid in set(_LABEL.findall(data)):
+        for label, pid in set(_LABEL.findall(distinct)):
             if life.pids.get(label.decode("ascii", "replace")) != int(pid):
                 return False
         said: Counter[str] = Counter()
-        # What follows the time: `[file.py:12] message`.
-        alike = Counter(line[line.find(b" [") :] for line in data.split(b"\n"))
+        alike: Counter[bytes] = Counter()
+        for line, count in lines.items():
+            # What follows the time: `[file.py:12] message`.
+            alike[line[line.find(b" [") :]] += count
         if len(alike) > MOST_ALIKE:
             return False
         for tail, count in alike.items():

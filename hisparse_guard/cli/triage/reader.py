@@ -79,9 +79,12 @@ FACTS = (
     b"JIT-compile",
     b"KV cache usage",
     b"Shutting down",
-    b"Shutdown initiated",
-    b"Received SIG",
 )
+# With the level that is logged before it a word has two capitals as well.
+_WITH_LEVEL = {
+    b"Shutting down": b"INFO Shutting down",
+    b"nodes in the distributed environment": b"INFO Detected",
+}
 _ANCHOR = re.compile(b"|".join(re.escape(word) for word in (*TROUBLE, *FACTS)))
 _IS_TROUBLE = re.compile(b"|".join(re.escape(word) for word in TROUBLE))
 _NO_CAPITAL = bytes(set(range(256)) - {*b"ABCDEFGHIJKLMNOPQRSTUVWXYZ", *b"\n\x88"})
@@ -95,7 +98,7 @@ def _split_anchors() -> tuple[list[bytes], list[bytes]]:
     """Anchors to look for as they are, and capitals to look for."""
     whole, capitals = [], set()
     for word in (*TROUBLE, *FACTS):
-        of = _capitals(word)
+        of = _capitals(_WITH_LEVEL.get(word, word))
         if len(of) > 1 or of == b"\x88":
             capitals.add(of)
         else:
