@@ -24,38 +24,47 @@ def arm(how: str) -> None:
     if os.environ.get("HISPARSE_GUARD_MODE", "").strip().lower() == "off":
         return
     try:
-        # Everything that will ever be needed, now: the zip that this comes from may be
-        # replaced under the running process.
-        from hisparse_guard.runtime import hooks, log
-        from hisparse_guard.runtime.guard import guard
-
-        guard.begin(how)
-        hooks.install()
-
-        ended = None
-
-        def at_exit() -> None:
-            nonlocal ended
-            if ended != os.getpid():
-                ended = os.getpid()
-                guard.end()
-
-        def after_fork() -> None:
-            log.forget()
-            guard.begin("fork")
-            _finalize(at_exit)
-
-        os.register_at_fork(after_in_child=after_fork)
-        atexit.register(at_exit)
-        _finalize(at_exit)
-    except Exception as error:
         try:
-            sys.stderr.write(
-                f"hisparse-guard: not armed, this process runs unguarded: {error!r}; use a bundle, "
-                "which brings all that the guard needs, or install wrapt\n"
-            )
+            _arm(how)
         except Exception:
-            pass
+            # A passing failure must not leave this rank alone unguarded.
+            _arm(how)
+    except Exception as error:
+        _say(
+            f"not armed, this process runs unguarded: {error!r}; use a bundle, which brings all "
+            "that the guard needs, or install wrapt"
+        )
+    except BaseException:
+        # Ctrl-C or an exit: it passes, and the next import of vLLM arms.
+        _armed = False
+        raise
+
+
+def _arm(how: str) -> None:
+    # Everything that will ever be needed, now: the zip that this comes from may be replaced
+    # under the running process.
+    from hisparse_guard.runtime import hooks, log
+    from hisparse_guard.runtime.guard import guard
+
+    guard.begin(how)
+    hooks.install()
+
+    ended = None
+
+    def at_exit() -> None:
+        nonlocal ended
+        if ended != os.getpid():
+            ended = os.getpid()
+            guard.end()
+
+    def after_fork() -> None:
+        log.forget()
+        guard.begin("fork")
+        _finalize(at_exit)
+
+    os.register_at_fork(after_in_child=after_fork)
+    atexit.register(at_exit)
+    _finalize(at_exit)
 
 
 def _finalize(at_exit: Callable[[], None]) -> None:
@@ -77,4 +86,13 @@ def _finalize(at_exit: Callable[[], None]) -> None:
         register(at_exit)
     except Exception:
         # Only the counts at exit are lost.
+        pass
+
+
+def _say(text: str) -> None:
+    # Past Python's buffer, as in our `sitecustomize`: what a full device refuses would stay there
+    # and turn the exit code into 120.
+    try:
+        os.write(sys.stderr.fileno(), f"hisparse-guard: {text}\n".encode("utf-8", "replace"))
+    except Exception:
         pass

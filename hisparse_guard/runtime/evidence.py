@@ -54,11 +54,11 @@ class Evidence:
 
     def begin(self) -> None:
         """A life begins: the guard was armed here, or this is a forked child."""
-        self.start = now()
         self.pid = os.getpid()
         self._seq = 0
         self._counts.clear()
         self._warned = False
+        self.start = now()
 
     def open(self) -> bool:
         """Writes the opening, unless this life has one; whether it was written just now."""

@@ -91,7 +91,8 @@ class Guard:
         self._settings: Settings | None = None
         self._seen: dict[ConfigFacts, None] = {}
         self._untold: list[ConfigFacts] = []
-        self._held: list[str] = []
+        # Key: text.
+        self._held: dict[str, str] = {}
         self._armed_said = False
         self._build: classify.Build | None = None
 
@@ -100,7 +101,7 @@ class Guard:
         self.how = how
         self.made = 0
         self._armed_said = False
-        self.evidence.begin()
+        attempt("the evidence is not begun", self.evidence.begin)
 
     @told
     def end(self) -> None:
@@ -118,7 +119,7 @@ class Guard:
             self._settings = settings
             self.evidence.directory = settings.evidence_dir
             # Said later: this may be on the way to an answer.
-            self._held += problems
+            self._held.update(zip(problems, problems, strict=True))
             for react in self.on_settings:
                 attempt("the hooks do not follow the settings", react)
         return self._settings
@@ -209,18 +210,21 @@ class Guard:
 
     def problem(self, text: str, error: Exception | None = None) -> None:
         """Something wrong in the guard's own affairs: one line, held back until HiSparse is
-        seen, since a server without it has nothing to fear and nothing to read."""
+        seen, since a server without it has nothing to fear and nothing to read. An error that
+        comes up in several places is said in the first only."""
         try:
-            if error is not None:
-                text = f"{text}: {shown(error)}"
-            if self.hisparse:
-                log.say(logging.ERROR, text, once=text)
-                self.evidence.write_once("error", text, message=text, detail=None)
-            elif text not in self._held and len(self._held) < 100:
-                self._held.append(text)
-                log.say(logging.DEBUG, text)
+            key = text if error is None else shown(error)
+            self._tell_problem(key, text if error is None else f"{text}: {key}")
         except Exception:
             pass
+
+    def _tell_problem(self, key: str, text: str) -> None:
+        if self.hisparse:
+            log.say(logging.ERROR, text, once=key)
+            self.evidence.write_once("error", key, message=text, detail=None)
+        elif key not in self._held and len(self._held) < 100:
+            self._held[key] = text
+            log.say(logging.DEBUG, text)
 
     def build(self) -> classify.Build | None:
         if self._build is None:
@@ -275,9 +279,9 @@ class Guard:
                 self.evidence.write("config_seen", **facts._asdict())
         if not self.hisparse:
             return
-        held, self._held = self._held, []
-        for text in held:
-            self.problem(text)
+        held, self._held = self._held, {}
+        for key, text in held.items():
+            self._tell_problem(key, text)
         if ranks()[0] is not None:
             self.say_armed()
 

@@ -192,13 +192,14 @@ def get_workspace(kind: str) -> Callable[..., Any]:
         group = _group(wrapped, args, kwargs)
         if _serves_none(group):
             return None
-        _inside.getter += 1
+        outside = _inside.getter
         try:
+            _inside.getter = outside + 1
             workspace = wrapped(*args, **kwargs)
         except _NoFlashInferAllReduce:
             return None
         finally:
-            _inside.getter -= 1
+            _inside.getter = outside
         if guard.hisparse:
             if attempt(
                 "mode strict does not see what is handed out", guard.refuses, backend_of(workspace)
@@ -266,6 +267,10 @@ def _refuse(what: str) -> None:
 
 def _group(function: Any, args: Any, kwargs: Any) -> Any:
     """The process group among a call's arguments, by the parameter's name; None without one."""
+    return attempt("the process group is not known", _find_group, function, args, kwargs)
+
+
+def _find_group(function: Any, args: Any, kwargs: Any) -> Any:
     code = getattr(function, "__code__", None)
     names = code.co_varnames[: code.co_argcount] if type(code) is CodeType else ()
     for name, value in [*kwargs.items(), *zip(names, args, strict=False)]:
@@ -333,10 +338,13 @@ def _put(module: Any, name: str, wrapper: Callable[..., Any]) -> None:
         return
     if _is_guarded(function):
         return
-    guarded = GuardedFunction(function, wrapper)
-    _wrapped[f"{module.__name__}.{name}"] = (function, guarded)
-    _namespace(module)[name] = guarded
+    key = f"{module.__name__}.{name}"
+    if key not in _wrapped or _wrapped[key][0] is not function:
+        _wrapped[key] = (function, GuardedFunction(function, wrapper))
+    guarded = _wrapped[key][1]
     rebind(function, guarded)
+    # Last: once it is here, this function is done.
+    _namespace(module)[name] = guarded
 
 
 def _step_aside(function: Any) -> None:
@@ -408,8 +416,8 @@ def _protected(hook: Callable[[Any], None]) -> Callable[[Any], None]:
 
 def install() -> None:
     """Registers the hooks; a target imported already is wrapped at once."""
-    guard.on_hisparse += [_step_back_in]
-    guard.on_settings += [_follow_settings]
+    guard.on_hisparse[:] = [_step_back_in]
+    guard.on_settings[:] = [_follow_settings]
     for name in CONFIG_MODULES:
         wrapt.register_post_import_hook(_protected(_hook_config), name)
     wrapt.register_post_import_hook(_protected(_hook_all_reduce), ALL_REDUCE)

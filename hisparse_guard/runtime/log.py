@@ -48,15 +48,15 @@ def say(level: int, text: str, once: str | None = None) -> None:
 
 def flush(last: bool = False) -> None:
     """Logs what waits, if vLLM's log has handlers by now or this is the `last` chance."""
-    if not last and not _ready():
-        return
-    logger = logging.getLogger(NAME)
-    while True:
-        try:
-            level, text = _waiting.popleft()
-        except IndexError:
+    try:
+        if not last and not _ready():
             return
-        logger.log(level, "%s", text)
+        while _waiting:
+            level, text = _waiting.popleft()
+            logging.getLogger(NAME).log(level, "%s", text)
+    except Exception:
+        # A filter, handler or logger of someone's own raises; or another thread took the line.
+        pass
 
 
 def forget() -> None:

@@ -80,3 +80,12 @@ def guard_lines(stderr: str) -> list[str]:
 
 def other_lines(stderr: str) -> list[str]:
     return [line for line in stderr.splitlines() if "hisparse-guard:" not in line]
+
+
+def trouble(stderr: str) -> set[str]:
+    """The error lines about the guard itself; what it found out about a workspace is none."""
+    return {
+        line
+        for line in guard_lines(stderr)
+        if line.startswith("ERROR") and "hisparse-guard: workspace" not in line
+    }

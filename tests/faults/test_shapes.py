@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.faults import shapes
-from tests.faults.batch import guard_lines, laid_out, other_lines, run
+from tests.faults.batch import guard_lines, laid_out, other_lines, run, trouble
 
 # One process runs them all: the fixture is what costs.
 pytestmark = pytest.mark.xdist_group("shapes")
@@ -75,9 +75,7 @@ def test_the_program_behaves_as_without(name: str, setting: str, results: Any) -
     said = guard_lines(guarded["stderr"])
     if setting == "no-hisparse":
         assert said == []
-    # What was found out about a workspace is no trouble of the guard's.
-    trouble = {x for x in said if x.startswith("ERROR") and "hisparse-guard: workspace" not in x}
-    assert len(trouble) <= 1, trouble
+    assert len(trouble(guarded["stderr"])) <= 1, said
     assert "verified: backend=None" not in guarded["stderr"]
 
 
