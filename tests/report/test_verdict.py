@@ -331,6 +331,26 @@ def test_a_rank_that_starts_after_the_others_met_is_of_another_run(tmp_path: Pat
     assert sorted(verdicts(report)) == ["partly guarded", "safe"]
 
 
+def test_containers_that_share_a_host_name_share_pids_too(tmp_path: Path) -> None:
+    """Two containers on the host's network, each with its own pid 7."""
+    lives = [Process(rank=r, world=2, pid=7, start=0.1 * r).guarded() for r in (0, 1)]
+    for number, life in enumerate(lives):
+        life.write(tmp_path / str(number))
+    report = judge([tmp_path])
+    assert [len(server.workers) for server in report.servers] == [2]
+    assert report.verdict == "safe"
+
+
+def test_clocks_that_differ_much_are_named(tmp_path: Path) -> None:
+    first, second = Process(rank=0), Process(rank=1, host="node-b", start=10800.0)
+    report = judged(tmp_path, first.guarded(), second.guarded())
+    assert report.verdict == "partly guarded"
+    assert "node-b met at the same address" in why(report) or "node-a met" in why(report)
+    # The same host again, with the other rank: that is a restart.
+    later = Process(rank=1, start=10800.0)
+    assert "met at the same address" not in why(judged(tmp_path / "x", first, later.guarded()))
+
+
 def test_without_an_address_the_instance_counts(tmp_path: Path) -> None:
     lives = [p.guarded() for p in world(rendezvous=None)]
     other = [p.guarded() for p in world(rendezvous=None, instance="other", start=0.5, pid=200)]

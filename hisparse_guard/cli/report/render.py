@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from hisparse_guard import __version__
 from hisparse_guard.cli.report.life import Life, moment
+from hisparse_guard.cli.report.reading import NAME
 from hisparse_guard.cli.report.verdict import (
     EXIT_CODES,
     MEANING,
@@ -66,6 +67,11 @@ def remarks(report: Report) -> list[str]:
     """What the operator should know of the evidence itself."""
     reading = report.reading
     found = []
+    if not reading.files:
+        found.append(
+            f"no file here is named {NAME}: is HISPARSE_GUARD_EVIDENCE_DIR set for the server, and "
+            "is the guard in it (hisparse-guard doctor)?"
+        )
     for name in reading.torn:
         found.append(f"{name}: the last line is cut short (killed, or being written just now)")
     if reading.unknown_schema:

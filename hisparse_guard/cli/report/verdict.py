@@ -357,6 +357,7 @@ def judge(paths: Iterable[str | os.PathLike[str]]) -> Report:
     servers, bystanders = servers_of(reading.lives)
     for server in servers:
         _judge_server(server)
+    _note_skew(servers)
     _name_runs(servers)
     _mark_latest(servers)
     servers.sort(key=lambda one: one.start or "", reverse=True)
@@ -469,12 +470,22 @@ def _fits(life: Life, run: Sequence[Life]) -> bool:
         if None not in (life.world_size, other.world_size) and life.world_size != other.world_size:
             return False
         same_host = life.host == other.host
-        if same_host and life.pid == other.pid:
+        # At the same time it is another container's pid, under one host name.
+        if same_host and life.pid == other.pid and not _overlap(life, other):
             return False
         met = moment(other.first_resolved)
         if start is not None and met is not None and start > met + (0 if same_host else _SKEW_S):
             return False
     return True
+
+
+def _overlap(one: Life, other: Life) -> bool:
+    """Whether two lives ran at the same time, by the one clock of their host."""
+    starts = moment(one.start), moment(other.start)
+    ends = moment(one.last_ts), moment(other.last_ts)
+    if None in (*starts, *ends):
+        return False
+    return max(x for x in starts if x is not None) <= min(x for x in ends if x is not None)
 
 
 def _name_runs(servers: Sequence[Server]) -> None:
@@ -483,6 +494,25 @@ def _name_runs(servers: Sequence[Server]) -> None:
         name = f"{server.key}@{server.start or '?'}"
         seen[name] += 1
         server.identifier = name if seen[name] == 1 else f"{name}#{seen[name]}"
+
+
+def _note_skew(servers: Sequence[Server]) -> None:
+    """Ranks that are missing here and are in a run of other hosts at the same address."""
+    for server in servers:
+        wanted = set(server.missing)
+        for other in servers:
+            if (
+                wanted
+                and other.key == server.key
+                and not set(other.hosts) & set(server.hosts)
+                and wanted <= {life.rank for life in other.workers}
+            ):
+                server.notes.append(
+                    f"{', '.join(other.hosts)} met at the same address and has the missing ranks, "
+                    f"at other times: if clocks differ by more than {_SKEW_S:.0f} s, set them, "
+                    "restart, and look again"
+                )
+                break
 
 
 def _mark_latest(servers: Sequence[Server]) -> None:
