@@ -43,6 +43,8 @@ _STYLE = {"bad": "bold red", "warn": "bold yellow", "good": "bold green", "calm"
 # A worker table longer than this is folded: equal workers share a row.
 _FOLD_BEYOND = 16
 _MOST_MISSES = 5
+# Facts of a server that its table has no columns for.
+_COMMON = ("vLLM", "build class", "FlashInfer", "guard")
 _PAGE_WORKERS = 2000
 _PAGE_MISSES = 300
 
@@ -172,17 +174,23 @@ def terminal(report: Report, console: Console) -> None:
             say((note, "dim"), indent=2)
         if server.advice:
             say((f"do: {server.advice}", "bold"), indent=2)
+        common = ", ".join(
+            f"{name} {' and '.join(values)}" for name, values in facts(server) if name in _COMMON
+        )
+        if common:
+            say((common, "dim"), indent=2)
         if server.workers:
+            one_host = len(server.hosts) == 1
             table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
             for column in ("rank", "verdict", "workspace", "pinned", "vLLM alone", "misses"):
                 table.add_column(column, overflow="fold")
-            for column in ("mode", "build", "host", "pid"):
+            for column in ("mode", "pid") if one_host else ("mode", "pid", "host"):
                 table.add_column(column, overflow="fold")
             for row, verdict in _rows(server):
                 table.add_row(
                     *(
                         Text(cell, style=style(verdict) if at == 1 else "")
-                        for at, cell in enumerate(row)
+                        for at, cell in enumerate(row[:-1] if one_host else row)
                     )
                 )
             if server.missing:
@@ -239,7 +247,6 @@ def _rows(server: Server) -> list[tuple[list[str], Verdict]]:
             ", ".join(life.alone) or "-",
             str(life.misses),
             life.mode or "?",
-            life.build_class or "?",
         )
         folded.setdefault(same if fold else (*same, str(number)), []).append(life)
     rows: list[tuple[list[str], Verdict]] = []
@@ -250,7 +257,7 @@ def _rows(server: Server) -> list[tuple[list[str], Verdict]]:
         hosts = sorted({life.host for life in lives})
         host = hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts"
         pid = str(lives[0].pid) if len(lives) == 1 else f"{len(lives)} processes"
-        rows.append(([rank, *cells[:7], host, pid], judge_worker(lives[0])))
+        rows.append(([rank, *cells[:6], pid, host], judge_worker(lives[0])))
     return rows
 
 
