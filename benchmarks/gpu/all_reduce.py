@@ -590,6 +590,8 @@ class Arm:
 
     def __init__(self, name, run, *, guarded=False, env=None):
         self.name, self.run = name, run
+        if time.monotonic() > run.deadline:
+            raise Failed(f"{name}: not begun, the limit has passed")
         self.processes = []
         environment = {
             k: v
@@ -682,12 +684,13 @@ class Arm:
         return [answers[rank] for rank in range(len(self.processes))]
 
     def _end(self, seconds):
+        deadline = time.monotonic() + seconds
         for process in self.processes:
             with contextlib.suppress(OSError):
                 process.stdin.close()
         for process in self.processes:
             try:
-                process.wait(seconds)
+                process.wait(max(0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait(30)
@@ -743,15 +746,14 @@ class Run:
         self.say(f"{'ok  ' if ok else 'FAIL'} {name} {json.dumps(detail) if detail else ''}")
         self.write()
 
-    def stage(self, name, function, *arguments):
+    def stage(self, name, function):
         """One stage; a failure of it is a failed check, and the next stage runs all the same."""
         self.say(f"--- {name}")
         try:
-            return function(*arguments)
+            function()
         except Exception as error:
             traceback.print_exc()
             self.check(name, False, error=str(error)[-2000:] or repr(error))
-        return None
 
     def write(self):
         """After each finding: what ends the run early loses nothing before it."""
