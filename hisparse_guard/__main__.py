@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import io
+import os
 import sys
 
 
@@ -18,7 +21,23 @@ def main() -> int:
             file=sys.stderr,
         )
         return 2
-    return run_app(sys.argv[1:])
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal or a pipe that is not UTF-8 must not cost the answer.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        code = run_app(sys.argv[1:])
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        # An exit code of 1 would read as a verdict.
+        print("hisparse-guard: cannot write the output: the disk is full", file=sys.stderr)
+        # What is left in the buffer would fail once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 2
+    return code
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.report.samples import Process, world
 
+ROOT = Path(__file__).resolve().parents[2]
 NASTY = "x\"'<script>alert(1)</script>\\\n[bold]{{7*7}}\x1b[31m"
 
 
@@ -26,7 +27,7 @@ def report(
         capture_output=True,
         text=True,
         env={**os.environ, "COLUMNS": "140", **(env or {})},
-        cwd=Path(__file__).resolve().parents[2],
+        cwd=ROOT,
     )
 
 
@@ -138,6 +139,32 @@ def test_missing_ranks_have_a_row(tmp_path: Path) -> None:
     assert "  5-7   no evidence" in lines
 
 
+def test_a_terminal_that_is_not_utf8_costs_no_answer(tmp_path: Path) -> None:
+    for life in world():
+        life.guarded().config(model="modèle…").write(tmp_path)
+    done = report(tmp_path, env={"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("safe: ")
+
+
+@pytest.mark.parametrize("form", ["--json", None])
+def test_a_full_disk_is_no_verdict(evidence: Path, form: str | None) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "hisparse_guard",
+        "report",
+        evidence,
+        *([form] if form else []),
+    ]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            command, check=False, stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT
+        )
+    said = "hisparse-guard: cannot write the output: the disk is full\n"
+    assert (done.returncode, done.stderr) == (2, said)
+
+
 def test_json_is_all_there_is(evidence: Path) -> None:
     done = report(evidence, "--json")
     found = json.loads(done.stdout)
@@ -233,5 +260,4 @@ def test_help_is_quick_and_imports_nothing_heavy() -> None:
         "import sys; from hisparse_guard.cli.app import run_app; run_app(['report', '--help']);"
         "sys.exit(bool({'jinja2', 'prometheus_client', 'multiprocessing'} & set(sys.modules)))"
     )
-    root = Path(__file__).resolve().parents[2]
-    subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, check=True)
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True)
