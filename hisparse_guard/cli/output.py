@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,11 +34,17 @@ def render_page(template: str, **values: Any) -> str:
         template: a file in ``templates/``, which extends ``base.html.j2``.
         values: what the template asks for; a missing one raises ``jinja2.UndefinedError``.
     """
-    return templates().get_template(template).render(**values)
+    return "".join(page_parts(template, **values))
 
 
-def replace_file(path: str | os.PathLike[str], text: str) -> None:
-    """Writes `text` as UTF-8 to `path`, which holds the old or the new content at any moment.
+def page_parts(template: str, **values: Any) -> Iterator[str]:
+    """The same page, a part at a time: a large one need not be held whole."""
+    return templates().get_template(template).generate(**values)
+
+
+def replace_file(path: str | os.PathLike[str], text: str | Iterable[str]) -> None:
+    """Writes `text`, or its parts, as UTF-8 to `path`, which holds the old or the new content at
+    any moment.
 
     Raises:
         OSError: the folder is missing, full or not writable; `path` is as it was.
@@ -45,12 +52,13 @@ def replace_file(path: str | os.PathLike[str], text: str) -> None:
     target = Path(path)
     if target.exists() and not target.is_file():
         # A device or a pipe (/dev/stdout) cannot be replaced.
-        target.write_text(text, encoding="utf-8")
+        with target.open("w", encoding="utf-8") as handle:
+            handle.writelines([text] if isinstance(text, str) else text)
         return
     descriptor, partial = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as handle:
-            handle.write(text)
+            handle.writelines([text] if isinstance(text, str) else text)
         # mkstemp keeps others out, but node_exporter and colleagues are to read the result.
         mask = os.umask(0)
         os.umask(mask)

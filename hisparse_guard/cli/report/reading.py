@@ -200,9 +200,12 @@ def _read_files(names: list[str]) -> Reading:
     return reader.reading
 
 
+_PLAIN = rb'"([^"\\\x00-\x1f\x80-\xff]*)"'
+_NUMBER = rb"(-?(?:0|[1-9][0-9]{0,17})|null)"
+
+
 def _miss_head() -> re.Pattern[bytes]:
-    plain = rb'"([^"\\\x00-\x1f\x80-\xff]*)"'
-    number = rb"(-?(?:0|[1-9][0-9]{0,17})|null)"
+    plain, number = _PLAIN, _NUMBER
     fields = [
         (b"schema", rb"1"),
         (b"ts", plain),
@@ -226,6 +229,9 @@ def _miss_head() -> re.Pattern[bytes]:
 # parsed once, and after that compared, but for the one number that differs between processes.
 # A line of any other form is parsed whole, to the same end.
 _MISS_HEAD = _miss_head()
+# What differs in that head between two lines of one process.
+_MISS_TS = re.compile(rb'\{"schema": ?1, ?"ts": ?' + _PLAIN)
+_MISS_SEQ = re.compile(_NUMBER + rb', ?"count": ?' + _NUMBER + rb', ?"at_exit": ?(?:true|false), ?')
 _LEFT_S = b'"left_s":'
 _DECIMAL = re.compile(rb" ?(?:-?(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{1,20})?(?:e-?[0-9]{1,2})?|null)")
 
@@ -239,7 +245,8 @@ class _Reader:
         # What lies around the number of `left_s` in a line that was parsed -> its site.
         self._known: dict[tuple[bytes, bytes], tuple[int | None, Site]] = {}
         self._lives: dict[tuple[str, int | None, str | None], Life] = {}
-        self._by_bytes: dict[tuple[bytes, bytes, bytes], Life] = {}
+        # The last miss: what its head had between `ts` and `seq`, where, and what that says.
+        self._head: tuple[bytes, int, Life, int | None, int | None] | None = None
         self._problems: dict[str, Problem] = {}
         self._name = ""
 
@@ -247,7 +254,7 @@ class _Reader:
         self._name = name
         self._problems = {}
         self._lives = {}
-        self._by_bytes = {}
+        self._head = None
         self.reading.files += 1
         try:
             # Evidence of a live server grows while it is read: what is there now is read.
@@ -389,11 +396,25 @@ class _Reader:
 
     def _miss(self, line: bytes) -> bool:
         """Takes in a `context_miss` line in the guard's own form; False for any other."""
-        head = _MISS_HEAD.match(line)
-        if head is None or not line.isascii():
+        head = self._head
+        if (
+            head is not None
+            and line.startswith(head[0], head[1])
+            and (found := _MISS_SEQ.match(line, head[1] + len(head[0]))) is not None
+            and (stamp := _MISS_TS.match(line)) is not None
+            and stamp.end(1) == head[1]
+        ):
+            (seq, count), ts, end = found.groups(), stamp[1], found.end()
+        else:
+            whole_head = _MISS_HEAD.match(line)
+            if whole_head is None:
+                return False
+            ts, host, pid, rank, world, start, seq, count = whole_head.groups()
+            end = whole_head.end()
+            head = None
+        if not line.isascii():
             return False
-        end = head.end()
-        at = line.find(_LEFT_S, end) + len(_LEFT_S)
+        at = line.rfind(_LEFT_S, end) + len(_LEFT_S)
         number_match = _DECIMAL.match(line, at) if at > end else None
         if number_match is None:
             return False
@@ -409,21 +430,26 @@ class _Reader:
             if len(self._known) >= MOST_STACKS:
                 self._known.clear()
             self._known[key] = number, site
-        ts, host, pid, rank, world, start, seq, count = head.groups()
-        identity = (host, pid, start)
-        life = self._by_bytes.get(identity)
-        if life is None:
-            life = self._life(
-                text(host.decode()), None if pid == b"null" else int(pid), text(start.decode())
-            )
-            self._by_bytes[identity] = life
-        life.envelope(text(ts.decode()), None if seq == b"null" else int(seq))
-        if rank != b"null":
-            life.rank = int(rank)
-        if world != b"null":
-            life.world_size = int(world)
-        self._count(life, number, 1 if count == b"null" else int(count) or 1, site)
+        if head is None:
+            assert whole_head is not None
+            life = self._life(_text(host), _whole(pid), _text(start))
+            between = line[whole_head.end(1) : whole_head.start(7)]
+            head = (between, whole_head.end(1), life, _whole(rank), _whole(world))
+            self._head = head
+        _, _, life, its_rank, its_world = head
+        life.envelope(_text(ts), _whole(seq))
+        life.rank = _or(its_rank, life.rank)
+        life.world_size = _or(its_world, life.world_size)
+        self._count(life, number, _whole(count) or 1, site)
         return True
+
+
+def _text(value: bytes) -> str | None:
+    return text(value.decode())
+
+
+def _whole(value: bytes) -> int | None:
+    return None if value == b"null" else int(value)
 
 
 def _or(new: int | None, old: int | None) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
@@ -121,12 +121,12 @@ def facts(server: Server) -> list[tuple[str, list[str]]]:
     return [(name, values) for name, values in rows if values]
 
 
-def page(report: Report) -> str:
-    """The report as one self-contained HTML page."""
-    from hisparse_guard.cli.output import render_page
+def page(report: Report) -> Iterator[str]:
+    """The report as one self-contained HTML page, in parts."""
+    from hisparse_guard.cli.output import page_parts
 
     counts = Counter(server.verdict for server in report.servers)
-    return render_page(
+    return page_parts(
         "report.html.j2",
         report=report,
         counts=", ".join(f"{counts[word]} {word}" for word in EXIT_CODES if counts[word]),
