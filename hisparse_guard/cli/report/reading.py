@@ -229,10 +229,16 @@ def _miss_head() -> re.Pattern[bytes]:
 # parsed once, and after that compared, but for the one number that differs between processes.
 # A line of any other form is parsed whole, to the same end.
 _MISS_HEAD = _miss_head()
-# What differs in that head between two lines of one process.
-_MISS_TS = re.compile(rb'\{"schema": ?1, ?"ts": ?' + _PLAIN)
-_MISS_SEQ = re.compile(_NUMBER + rb', ?"count": ?' + _NUMBER + rb', ?"at_exit": ?(?:true|false), ?')
+# What of it differs between two lines of one process: `ts`, and these.
+_MISS_SEQ = re.compile(
+    rb'([1-9][0-9]{0,17}), ?"count": ?([1-9][0-9]{0,17}), ?"at_exit": ?(?:true|false), ?'
+)
+_STAMP = len("2026-03-01T12:00:00.000000Z")
+_STAMP_BYTES = b"0123456789-:.TZ"
 _LEFT_S = b'"left_s":'
+# So much of a miss tells it from most others: its `where`.
+_KEY = 200
+_MOST_ALIKE = 16
 _DECIMAL = re.compile(rb" ?(?:-?(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{1,20})?(?:e-?[0-9]{1,2})?|null)")
 
 
@@ -242,11 +248,15 @@ class _Reader:
     def __init__(self) -> None:
         self.reading = Reading()
         self._site_numbers: dict[tuple[object, ...], int] = {}
-        # What lies around the number of `left_s` in a line that was parsed -> its site.
-        self._known: dict[tuple[bytes, bytes], tuple[int | None, Site]] = {}
+        # What lies before and behind the number of `left_s` in lines that were parsed, and their
+        # sites; by the lengths of both and how the first begins.
+        self._known: dict[
+            tuple[int, int, bytes], list[tuple[bytes, bytes, tuple[int | None, Site]]]
+        ] = {}
+        self._stacks = 0
         self._lives: dict[tuple[str, int | None, str | None], Life] = {}
-        # The last miss: what its head had between `ts` and `seq`, where, and what that says.
-        self._head: tuple[bytes, int, Life, int | None, int | None] | None = None
+        # Of the last miss: what its line had before `ts`, and between that and `seq`.
+        self._head: tuple[bytes, bytes, Life] | None = None
         self._problems: dict[str, Problem] = {}
         self._name = ""
 
@@ -284,26 +294,26 @@ class _Reader:
         skipping = False
         bad = 0
         first_bad: int | None = None
-        take = self._take
+        miss, take = self._miss, self._other
         while chunk := handle.read(_CHUNK):
             self.reading.bytes += len(chunk)
-            pieces = chunk.split(b"\n")
-            if len(pieces) == 1:
-                # A line longer than a chunk; joined only once, to stay linear.
-                rest = rest + chunk if not skipping else b""
-            else:
-                if skipping:
-                    skipping = False
-                    number += 1
-                    pieces[0] = b""
-                else:
-                    pieces[0] = rest + pieces[0]
-                rest = pieces.pop()
-                for line in pieces:
-                    number += 1
-                    if line and not take(line):
-                        bad += 1
-                        first_bad = first_bad or number
+            begin = 0
+            if skipping:
+                begin = chunk.find(b"\n") + 1
+                if begin == 0:
+                    continue
+                skipping = False
+                number += 1
+            elif rest:
+                chunk = rest + chunk
+            # In place: copying each line would cost more than all else.
+            while (end := chunk.find(b"\n", begin)) >= 0:
+                number += 1
+                if not miss(chunk, begin, end) and end > begin and not take(chunk[begin:end]):
+                    bad += 1
+                    first_bad = first_bad or number
+                begin = end + 1
+            rest = chunk[begin:]
             if len(rest) > LONGEST_LINE:
                 if rest.strip(b"\0"):
                     bad += 1
@@ -314,7 +324,7 @@ class _Reader:
                 skipping = True
         if rest.strip(b"\0 \r"):
             # No newline at the end: cut short, unless what is there happens to be whole.
-            if not take(rest):
+            if not self._take(rest):
                 self.reading.torn.append(self._name)
         elif rest:
             self._problem("ends in NUL bytes (the machine lost power?)", number + 1)
@@ -327,8 +337,11 @@ class _Reader:
 
     def _take(self, line: bytes) -> bool:
         """Takes in one line; False when it is not evidence."""
-        if self._miss(line):
-            return True
+        return self._miss(line) or self._other(line)
+
+    def _other(self, line: bytes) -> bool:
+        """Takes in a line that need not be a miss in the guard's own form."""
+        self._head = None
         parsed = _parse(line)
         if parsed is not None and not line.isascii() and not _is_utf8(line):
             self._problem("bad UTF-8, shown as \N{REPLACEMENT CHARACTER}")
@@ -394,54 +407,84 @@ class _Reader:
         # Lines of one site carry a running count.
         life.sites[number] = max(count, life.sites.get(number, 0))
 
-    def _miss(self, line: bytes) -> bool:
-        """Takes in a `context_miss` line in the guard's own form; False for any other."""
+    def _miss(self, data: bytes, begin: int = 0, stop: int | None = None) -> bool:
+        """Takes in a `context_miss` line in the guard's own form; False for any other.
+
+        Args:
+            data: what holds the line, from `begin` to `stop`, its end by default.
+        """
+        if stop is None:
+            stop = len(data)
         head = self._head
-        if (
-            head is not None
-            and line.startswith(head[0], head[1])
-            and (found := _MISS_SEQ.match(line, head[1] + len(head[0]))) is not None
-            and (stamp := _MISS_TS.match(line)) is not None
-            and stamp.end(1) == head[1]
-        ):
-            (seq, count), ts, end = found.groups(), stamp[1], found.end()
-        else:
-            whole_head = _MISS_HEAD.match(line)
-            if whole_head is None:
-                return False
-            ts, host, pid, rank, world, start, seq, count = whole_head.groups()
-            end = whole_head.end()
-            head = None
-        if not line.isascii():
+        if head is not None:
+            # Most lines follow one of the same process, and differ from it in little.
+            opening, between, life = head
+            stamp = begin + len(opening)
+            rest = stamp + _STAMP
+            ts = data[stamp:rest]
+            if (
+                data.startswith(between, rest)
+                and data.startswith(opening, begin)
+                and not ts.translate(None, _STAMP_BYTES)
+                and (found := _MISS_SEQ.match(data, rest + len(between), stop)) is not None
+            ):
+                known = self._site(data, begin, found.end(), stop)
+                if known is None:
+                    return False
+                seq, count = found.groups()
+                life.envelope(ts.decode(), int(seq))
+                number, site = known
+                if count != b"1" and number in life.sites:
+                    life.sites[number] = max(int(count) or 1, life.sites[number])
+                else:
+                    self._count(life, number, int(count) or 1, site)
+                return True
+        whole_head = _MISS_HEAD.match(data, begin, stop)
+        if whole_head is None:
             return False
-        at = line.rfind(_LEFT_S, end) + len(_LEFT_S)
-        number_match = _DECIMAL.match(line, at) if at > end else None
-        if number_match is None:
+        known = self._site(data, begin, whole_head.end(), stop)
+        if known is None:
             return False
-        key = (line[end:at], line[number_match.end() :])
-        try:
-            number, site = self._known[key]
-        except KeyError:
-            parsed = _parse(line)
-            if parsed is None:
-                return False
-            site = Site.of(parsed)
-            number = self._number(site)
-            if len(self._known) >= MOST_STACKS:
-                self._known.clear()
-            self._known[key] = number, site
-        if head is None:
-            assert whole_head is not None
-            life = self._life(_text(host), _whole(pid), _text(start))
-            between = line[whole_head.end(1) : whole_head.start(7)]
-            head = (between, whole_head.end(1), life, _whole(rank), _whole(world))
-            self._head = head
-        _, _, life, its_rank, its_world = head
-        life.envelope(_text(ts), _whole(seq))
-        life.rank = _or(its_rank, life.rank)
-        life.world_size = _or(its_world, life.world_size)
+        stamped, host, pid, rank, world, start, seq, count = whole_head.groups()
+        life = self._life(_text(host), _whole(pid), _text(start))
+        life.envelope(_text(stamped), _whole(seq))
+        life.rank = _or(_whole(rank), life.rank)
+        life.world_size = _or(_whole(world), life.world_size)
+        number, site = known
         self._count(life, number, _whole(count) or 1, site)
+        at, behind = whole_head.span(1)
+        if behind - at == _STAMP:
+            self._head = data[begin:at], data[behind : whole_head.start(7)], life
         return True
+
+    def _site(
+        self, data: bytes, begin: int, body: int, stop: int
+    ) -> tuple[int | None, Site] | None:
+        """The site of the miss whose line is from `begin` to `stop`, its head up to `body`; None
+        where it is not in the guard's own form."""
+        at = data.rfind(_LEFT_S, body, stop) + len(_LEFT_S)
+        left_s = _DECIMAL.match(data, at, stop) if at > body else None
+        if left_s is None:
+            return None
+        tail = left_s.end()
+        key = (at - body, stop - tail, data[body : body + _KEY])
+        for known in self._known.get(key, ()):
+            if data.startswith(known[0], body) and data.startswith(known[1], tail):
+                return known[2]
+        line = data[begin:stop]
+        parsed = _parse(line) if line.isascii() else None
+        if parsed is None:
+            return None
+        site = Site.of(parsed)
+        found = self._number(site), site
+        if self._stacks >= MOST_STACKS:
+            self._known.clear()
+            self._stacks = 0
+        self._stacks += 1
+        same = self._known.setdefault(key, [])
+        if len(same) < _MOST_ALIKE:
+            same.append((data[body:at], data[tail:stop], found))
+        return found
 
 
 def _text(value: bytes) -> str | None:
