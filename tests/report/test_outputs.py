@@ -132,6 +132,16 @@ def test_many_equal_workers_are_folded(tmp_path: Path) -> None:
     assert len(lines) < 15
 
 
+def test_of_many_servers_only_the_bad_have_tables(tmp_path: Path) -> None:
+    for number in range(25):
+        for life in world(pid=100 + 2 * number, rendezvous=f"tcp://a:{number}"):
+            (life.observed() if number == 7 else life.guarded()).write(tmp_path)
+    lines = report(tmp_path).stdout.splitlines()
+    assert sum(line.startswith("safe  ") for line in lines) == 24
+    assert [line.split()[:2] for line in lines if "mnnvl (made)" in line] == [["0-1", "unsafe"]]
+    assert not any("trtllm (verified)" in line for line in lines)
+
+
 def test_missing_ranks_have_a_row(tmp_path: Path) -> None:
     for life in world(8)[:5]:
         life.guarded().write(tmp_path)

@@ -40,8 +40,10 @@ TONE: dict[str, str] = {
 }
 _STYLE = {"bad": "bold red", "warn": "bold yellow", "good": "bold green", "calm": "bold"}
 
-# A worker table longer than this is folded: equal workers share a row.
+# Beyond so many workers in all, equal ones share a row; beyond so many servers, those that are
+# well have no table.
 _FOLD_BEYOND = 16
+_TABLES_BEYOND = 20
 _MOST_MISSES = 5
 # Facts of a server that its table has no columns for.
 _COMMON = ("vLLM", "build class", "FlashInfer", "guard")
@@ -160,6 +162,7 @@ def terminal(report: Report, console: Console) -> None:
         return _STYLE[TONE[verdict]]
 
     say((report.verdict, style(report.verdict)), f": {MEANING[report.verdict]}")
+    fold = sum(len(server.workers) for server in report.servers) > _FOLD_BEYOND
     for server in report.servers:
         console.print()
         latest = "" if server.latest else " (an earlier run)"
@@ -174,6 +177,8 @@ def terminal(report: Report, console: Console) -> None:
             say((note, "dim"), indent=2)
         if server.advice:
             say((f"do: {server.advice}", "bold"), indent=2)
+        if len(report.servers) > _TABLES_BEYOND and EXIT_CODES[server.verdict] == 0:
+            continue
         common = ", ".join(
             f"{name} {' and '.join(values)}" for name, values in facts(server) if name in _COMMON
         )
@@ -186,7 +191,7 @@ def terminal(report: Report, console: Console) -> None:
                 table.add_column(column, overflow="fold")
             for column in ("mode", "pid") if one_host else ("mode", "pid", "host"):
                 table.add_column(column, overflow="fold")
-            for row, verdict in _rows(server):
+            for row, verdict in _rows(server, fold):
                 table.add_row(
                     *(
                         Text(cell, style=style(verdict) if at == 1 else "")
@@ -236,9 +241,8 @@ def terminal(report: Report, console: Console) -> None:
     )
 
 
-def _rows(server: Server) -> list[tuple[list[str], Verdict]]:
+def _rows(server: Server, fold: bool) -> list[tuple[list[str], Verdict]]:
     folded: dict[tuple[str, ...], list[Life]] = {}
-    fold = len(server.workers) > _FOLD_BEYOND
     for number, life in enumerate(server.workers):
         same: tuple[str, ...] = (
             judge_worker(life),
