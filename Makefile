@@ -24,6 +24,7 @@ lint: .venv/.ready
 
 test: lint
 	$(BIN)/python -m tests.support.environments
+	$(BIN)/python -m tests.support.browser
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 
 bench: .venv/.ready

@@ -43,6 +43,28 @@ def chromium() -> str:
     )
 
 
+def set_up() -> None:
+    """Installs Debian's Chromium where there is none and this may be done.
+
+    Raises:
+        Unavailable: there is none, and root and apt-get are not both here.
+    """
+    try:
+        chromium()
+    except Unavailable:
+        if os.environ.get("CHROMIUM") or os.geteuid() or shutil.which("apt-get") is None:
+            raise
+        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        for words in (("update",), ("install", "-y", "--no-install-recommends", "chromium")):
+            command = ["apt-get", "-q", *words]
+            done = subprocess.run(
+                command, env=environment, capture_output=True, text=True, check=False
+            )
+            if done.returncode:
+                raise Unavailable(f"{' '.join(command)}: {done.stderr.strip()[-500:]}") from None
+        chromium()
+
+
 class Page:
     """One open page.
 
@@ -207,3 +229,7 @@ def browser() -> Iterator[Browser]:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+if __name__ == "__main__":
+    set_up()
