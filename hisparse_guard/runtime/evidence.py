@@ -8,6 +8,7 @@ import os
 import socket
 import stat
 import sys
+import threading
 from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any
@@ -54,6 +55,9 @@ class Evidence:
 
     def begin(self) -> None:
         """A life begins: the guard was armed here, or this is a forked child."""
+        # One writer at a time, lest a life begins twice or in the middle. Another thread may have
+        # held the parent's.
+        self._lock = threading.RLock()
         self.pid = os.getpid()
         self._seq = 0
         self._counts.clear()
@@ -62,16 +66,18 @@ class Evidence:
 
     def open(self) -> bool:
         """Writes the opening, unless this life has one; whether it was written just now."""
-        if self.directory is None or self._seq > 0:
-            return False
-        for event, fields in self._opening():
-            self._attempt(event, fields)
-        return True
+        with self._lock:
+            if self.directory is None or self._seq > 0:
+                return False
+            for event, fields in self._opening():
+                self._attempt(event, fields)
+            return True
 
     def write(self, event: str, **fields: Any) -> None:
-        if self.directory is not None:
-            self.open()
-            self._attempt(event, fields)
+        with self._lock:
+            if self.directory is not None:
+                self.open()
+                self._attempt(event, fields)
 
     def _attempt(self, event: str, fields: dict[str, Any]) -> None:
         try:
@@ -82,18 +88,19 @@ class Evidence:
     def write_once(self, event: str, key: str, **fields: Any) -> None:
         """Writes each distinct `key` once; later ones are counted, and told at every power
         of ten and at exit."""
-        entry = self._counts.get((event, key))
-        if entry is None:
-            if len(self._counts) >= _MOST_DISTINCT:
+        with self._lock:
+            entry = self._counts.get((event, key))
+            if entry is None:
+                if len(self._counts) >= _MOST_DISTINCT:
+                    return
+                # count, count last written, fields
+                self._counts[event, key] = [1, 1, fields]
+                self.write(event, count=1, at_exit=False, **fields)
                 return
-            # count, count last written, fields
-            self._counts[event, key] = [1, 1, fields]
-            self.write(event, count=1, at_exit=False, **fields)
-            return
-        entry[0] += 1
-        if entry[0] == entry[1] * 10:
-            entry[1] = entry[0]
-            self.write(event, count=entry[0], at_exit=False, **entry[2])
+            entry[0] += 1
+            if entry[0] == entry[1] * 10:
+                entry[1] = entry[0]
+                self.write(event, count=entry[0], at_exit=False, **entry[2])
 
     def close(self) -> None:
         """At exit: the counts that were not written yet."""
