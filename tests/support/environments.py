@@ -221,6 +221,30 @@ def ray_python() -> Path:
     return venv("ray", requirements("ray"))
 
 
+PYODIDE = "314.0.7"
+
+
+def pyodide() -> tuple[Path, Path]:
+    """Another interpreter of another version: CPython 3.14 compiled to WebAssembly, for Node.js.
+
+    Returns:
+        ``node``, and the folder of the npm package ``pyodide``.
+    """
+    tools = venv("node", requirements("node")).parent
+    home = cache_root() / "pyodide" / PYODIDE
+    with _locked(f"pyodide-{PYODIDE}"):
+        if not home.exists():
+            partial = home.with_name(f".{PYODIDE}.partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+            # npm itself looks for `node`.
+            env = {"PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
+            command = (tools / "npm", "install", "--no-audit", "--no-fund", "--prefix", partial)
+            _run(f"pyodide {PYODIDE}", *command, f"pyodide@{PYODIDE}", env=env)
+            partial.rename(home)
+    return tools / "node", home / "node_modules" / "pyodide"
+
+
 def build_all() -> None:
     for version in RELEASES:
         vllm_release(version)
@@ -229,6 +253,7 @@ def build_all() -> None:
     server_python()
     injectors_python()
     ray_python()
+    pyodide()
 
 
 if __name__ == "__main__":
@@ -241,6 +266,7 @@ if __name__ == "__main__":
             known_environments = {
                 "image": image_python,
                 "injectors": injectors_python,
+                "pyodide": pyodide,
                 "ray": ray_python,
                 "server": server_python,
                 "wrapt": wrapt_path,
