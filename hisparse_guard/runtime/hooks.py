@@ -149,19 +149,29 @@ def create_workspace(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any
     if backend is None and _serves_none(group):
         # 0.30 and 0.31 do not know "no backend" and would hand None to FlashInfer.
         return None
-    said = _Said()
     # vLLM keeps what went wrong to its log, and answers None.
-    logger = logging.getLogger(ALL_REDUCE)
-    attempt("why no workspace is made is not heard", logger.addFilter, said)
+    said = attempt("why no workspace is made is not heard", _listen)
     try:
         workspace = wrapped(*args, **kwargs)
     except Exception as error:
         guard.tell_made(backend, None, group, error)
         raise
     finally:
-        attempt("vLLM's log keeps a filter", logger.removeFilter, said)
-    guard.tell_made(backend, workspace, group, said.warning if workspace is None else None)
+        attempt("vLLM's log keeps a filter", _stop_listening, said)
+    heard = said.warning if workspace is None and said is not None else None
+    guard.tell_made(backend, workspace, group, heard)
     return workspace
+
+
+def _listen() -> _Said:
+    said = _Said()
+    logging.getLogger(ALL_REDUCE).addFilter(said)
+    return said
+
+
+def _stop_listening(said: _Said | None) -> None:
+    if said is not None:
+        logging.getLogger(ALL_REDUCE).removeFilter(said)
 
 
 class _Said(logging.Filter):
