@@ -242,17 +242,27 @@ _MOST_ALIKE = 16
 _DECIMAL = re.compile(rb" ?(?:-?(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{1,20})?(?:e-?[0-9]{1,2})?|null)")
 
 
+@dataclass(slots=True)
+class _Known:
+    """A form of miss that was parsed once: what lies before and behind the number of `left_s`."""
+
+    before: bytes
+    behind: bytes
+    site: tuple[int | None, Site]
+    # The form that came after it the last time: processes of a server meet the same sites in
+    # much the same order.
+    then: _Known | None = None
+
+
 class _Reader:
     """Reads files one after the other into one `Reading`."""
 
     def __init__(self) -> None:
         self.reading = Reading()
         self._site_numbers: dict[tuple[object, ...], int] = {}
-        # What lies before and behind the number of `left_s` in lines that were parsed, and their
-        # sites; by the lengths of both and how the first begins.
-        self._known: dict[
-            tuple[int, int, bytes], list[tuple[bytes, bytes, tuple[int | None, Site]]]
-        ] = {}
+        # By the lengths of what lies before and behind the number, and how the first begins.
+        self._known: dict[tuple[int, int, bytes], list[_Known]] = {}
+        self._last: _Known | None = None
         self._stacks = 0
         self._lives: dict[tuple[str, int | None, str | None], Life] = {}
         # Of the last miss: what its line had before `ts`, and between that and `seq`.
@@ -294,7 +304,7 @@ class _Reader:
         skipping = False
         bad = 0
         first_bad: int | None = None
-        miss, take = self._miss, self._other
+        expected, miss, take = self._expected, self._miss, self._other
         while chunk := handle.read(_CHUNK):
             self.reading.bytes += len(chunk)
             begin = 0
@@ -307,7 +317,13 @@ class _Reader:
             elif rest:
                 chunk = rest + chunk
             # In place: copying each line would cost more than all else.
-            while (end := chunk.find(b"\n", begin)) >= 0:
+            while True:
+                while after := expected(chunk, begin):
+                    number += 1
+                    begin = after
+                end = chunk.find(b"\n", begin)
+                if end < 0:
+                    break
                 number += 1
                 if not miss(chunk, begin, end) and end > begin and not take(chunk[begin:end]):
                     bad += 1
@@ -407,6 +423,47 @@ class _Reader:
         # Lines of one site carry a running count.
         life.sites[number] = max(count, life.sites.get(number, 0))
 
+    def _expected(self, data: bytes, begin: int) -> int:
+        """Takes in the miss at `begin` if it is of the process and the form that are expected
+        next: most lines are, and comparing is all that they cost.
+
+        Returns:
+            Where the next line begins; 0 where this one has to be looked at.
+        """
+        head, last = self._head, self._last
+        if head is None or last is None or (form := last.then) is None:
+            return 0
+        opening, between, life = head
+        stamp = begin + len(opening)
+        rest = stamp + _STAMP
+        if not data.startswith(between, rest) or not data.startswith(opening, begin):
+            return 0
+        ts = data[stamp:rest]
+        found = _MISS_SEQ.match(data, rest + len(between))
+        if found is None or ts.translate(None, _STAMP_BYTES):
+            return 0
+        body = found.end()
+        if not data.startswith(form.before, body):
+            return 0
+        left_s = _DECIMAL.match(data, body + len(form.before))
+        if left_s is None or not data.startswith(form.behind, left_s.end()):
+            return 0
+        end = left_s.end() + len(form.behind)
+        if not data.startswith(b"\n", end):
+            return 0
+        self._last = form
+        self._counted(life, ts, found, form)
+        return end + 1
+
+    def _counted(self, life: Life, ts: bytes, found: re.Match[bytes], form: _Known) -> None:
+        seq, count = found.groups()
+        life.envelope(ts.decode(), int(seq))
+        number, site = form.site
+        if count != b"1" and number in life.sites:
+            life.sites[number] = max(int(count), life.sites[number])
+        else:
+            self._count(life, number, int(count), site)
+
     def _miss(self, data: bytes, begin: int = 0, stop: int | None = None) -> bool:
         """Takes in a `context_miss` line in the guard's own form; False for any other.
 
@@ -428,39 +485,31 @@ class _Reader:
                 and not ts.translate(None, _STAMP_BYTES)
                 and (found := _MISS_SEQ.match(data, rest + len(between), stop)) is not None
             ):
-                known = self._site(data, begin, found.end(), stop)
-                if known is None:
+                form = self._form(data, begin, found.end(), stop)
+                if form is None:
                     return False
-                seq, count = found.groups()
-                life.envelope(ts.decode(), int(seq))
-                number, site = known
-                if count != b"1" and number in life.sites:
-                    life.sites[number] = max(int(count) or 1, life.sites[number])
-                else:
-                    self._count(life, number, int(count) or 1, site)
+                self._counted(life, ts, found, form)
                 return True
         whole_head = _MISS_HEAD.match(data, begin, stop)
         if whole_head is None:
             return False
-        known = self._site(data, begin, whole_head.end(), stop)
-        if known is None:
+        form = self._form(data, begin, whole_head.end(), stop)
+        if form is None:
             return False
         stamped, host, pid, rank, world, start, seq, count = whole_head.groups()
         life = self._life(_text(host), _whole(pid), _text(start))
         life.envelope(_text(stamped), _whole(seq))
         life.rank = _or(_whole(rank), life.rank)
         life.world_size = _or(_whole(world), life.world_size)
-        number, site = known
+        number, site = form.site
         self._count(life, number, _whole(count) or 1, site)
         at, behind = whole_head.span(1)
         if behind - at == _STAMP:
             self._head = data[begin:at], data[behind : whole_head.start(7)], life
         return True
 
-    def _site(
-        self, data: bytes, begin: int, body: int, stop: int
-    ) -> tuple[int | None, Site] | None:
-        """The site of the miss whose line is from `begin` to `stop`, its head up to `body`; None
+    def _form(self, data: bytes, begin: int, body: int, stop: int) -> _Known | None:
+        """The form of the miss whose line is from `begin` to `stop`, its head up to `body`; None
         where it is not in the guard's own form."""
         at = data.rfind(_LEFT_S, body, stop) + len(_LEFT_S)
         left_s = _DECIMAL.match(data, at, stop) if at > body else None
@@ -468,23 +517,30 @@ class _Reader:
             return None
         tail = left_s.end()
         key = (at - body, stop - tail, data[body : body + _KEY])
-        for known in self._known.get(key, ()):
-            if data.startswith(known[0], body) and data.startswith(known[1], tail):
-                return known[2]
+        for form in self._known.get(key, ()):
+            if data.startswith(form.before, body) and data.startswith(form.behind, tail):
+                return self._next(form)
         line = data[begin:stop]
         parsed = _parse(line) if line.isascii() else None
         if parsed is None:
             return None
         site = Site.of(parsed)
-        found = self._number(site), site
+        form = _Known(data[body:at], data[tail:stop], (self._number(site), site))
         if self._stacks >= MOST_STACKS:
             self._known.clear()
+            self._last = None
             self._stacks = 0
         self._stacks += 1
         same = self._known.setdefault(key, [])
         if len(same) < _MOST_ALIKE:
-            same.append((data[body:at], data[tail:stop], found))
-        return found
+            same.append(form)
+        return self._next(form)
+
+    def _next(self, form: _Known) -> _Known:
+        if self._last is not None:
+            self._last.then = form
+        self._last = form
+        return form
 
 
 def _text(value: bytes) -> str | None:
