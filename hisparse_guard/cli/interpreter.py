@@ -157,7 +157,7 @@ def probe(started: Started, environment: Mapping[str, str]) -> Probe:
     elif answer["isolated"] or answer["ignore_environment"]:
         reason = (
             f"{started.interpreter} runs with {' '.join(left_out) or 'PYTHONPATH ignored'}, and "
-            "so ignores PYTHONPATH; start it without, or pip install hisparse-guard into its "
+            "so ignores PYTHONPATH; start it without, or install the guard into its "
             "environment, whose plugin vLLM loads"
         )
     elif "error" in answer:

@@ -125,9 +125,7 @@ def _toml(file: Any) -> dict[str, Any]:
     try:
         reader = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     except ModuleNotFoundError:
-        raise CatalogueError(
-            "triage on Python 3.10 needs tomli: pip install 'hisparse-guard[cli]'"
-        ) from None
+        raise CatalogueError("triage on Python 3.10 needs tomli: pip install tomli") from None
     entry: dict[str, Any] = reader.loads(file.read_text(encoding="utf-8"))
     return entry
 
