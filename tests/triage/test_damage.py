@@ -58,6 +58,7 @@ def named(path: str) -> list[str]:
             "not a vLLM log",
         ),
     ],
+    ids=["nothing", "blank", "words", "another program", "random", "NULs", "a binary"],
 )
 def test_no_log(tmp_path: Path, data: bytes, word: str) -> None:
     result = triage([write(tmp_path, data)])
