@@ -9,7 +9,16 @@ import pytest
 from hisparse_guard.cli.app import run_app
 from hisparse_guard.cli.triage import Triage, triage
 from tests.report.samples import Process, world
-from tests.triage.logs import COPY_FRAMES, LAUNCH_FAILURE, request, served, start, traceback
+from tests.triage.logs import (
+    COPY_FRAMES,
+    LAUNCH_FAILURE,
+    excerpt,
+    request,
+    served,
+    start,
+    traceback,
+    workspace,
+)
 
 CRASH = [start(tp=2), served(), traceback(1, COPY_FRAMES, LAUNCH_FAILURE)]
 
@@ -46,6 +55,21 @@ def test_unsafe_evidence_beside_a_healthy_log_is_a_fault(tmp_path: Path) -> None
         *(worker.observed() for worker in world(2, pid=703)),
     )
     assert result.exit_code == 1
+
+
+def test_evidence_of_other_processes_says_nothing_of_a_life(tmp_path: Path) -> None:
+    others = [worker.observed() for worker in world(2, pid=40)]
+    result = read(tmp_path, excerpt("fixed-ok.log").splitlines(), *others)
+    assert (result.exit_code, named(result)) == (1, [])
+    (note,) = [reason for reason in result.reasons if "process id" in reason]
+    assert "18587" in note and "40, 41" in note
+
+
+def test_the_log_decides_where_it_has_a_backend_line(tmp_path: Path) -> None:
+    log = [start(tp=2), workspace("trtllm"), served(), request()]
+    result = read(tmp_path, log, *(worker.observed() for worker in world(2, pid=703)))
+    assert (result.exit_code, named(result)) == (1, [])
+    assert not any("process id" in reason for reason in result.reasons)
 
 
 def test_runs_that_disagree_say_nothing(tmp_path: Path) -> None:

@@ -624,21 +624,34 @@ def _judge_evidence(folders: Sequence[str]) -> tuple[dict[str, Any], int]:
     return report.to_json(), report.exit_code
 
 
-def _vouched(life: Life, evidence: dict[str, Any] | None, lives: int) -> frozenset[str]:
+# What says in a log which workspace was made, and so is not for the evidence to say.
+_SAY_WORKSPACE = frozenset({"workspace_mnnvl", "workspace_trtllm", "guard_verified_trtllm"})
+
+
+def _worker_pids(life: Life) -> set[int]:
+    return {pid for label, pid in life.pids.items() if "Worker" in label}
+
+
+def _servers_of(life: Life, servers: list[dict[str, Any]], lives: int) -> list[dict[str, Any]]:
+    """The servers of the evidence that may be this life's.
+
+    They have a worker's process id in common. Where the log has none of any worker, there must
+    be but one of each.
+    """
+    pids = _worker_pids(life)
+    if not pids:
+        return servers if len(servers) == lives == 1 else []
+    return [one for one in servers if pids & {worker["pid"] for worker in one["workers"]}]
+
+
+def _vouched(life: Life, servers: list[dict[str, Any]]) -> frozenset[str]:
     """The signals that the guard's evidence vouches for in this life.
 
-    A server of the evidence is this life's where they have a worker's process id in common,
-    or where there is but one of each. Restarted containers have the same ids: servers that
-    match and disagree say nothing.
+    Restarted containers have the same process ids: servers that disagree say nothing.
     """
-    servers = (evidence or {}).get("servers", [])
-    pids = {pid for label, pid in life.pids.items() if "Worker" in label}
     found: set[frozenset[str]] = set()
     for server in servers:
         workers = server["workers"]
-        several = len(servers) > 1 or lives > 1
-        if several and not pids & {worker["pid"] for worker in workers}:
-            continue
         names = {"hisparse"} if any(worker["hisparse"] for worker in workers) else set()
         if any("mnnvl" in worker["workspace"]["all"] for worker in workers):
             names.add("workspace_mnnvl")
@@ -647,7 +660,14 @@ def _vouched(life: Life, evidence: dict[str, Any] | None, lives: int) -> frozens
         if server["ranks_missing"]:
             names.add("guard_part")
         found.add(frozenset(names))
-    return found.pop() if len(found) == 1 else frozenset()
+    vouched = found.pop() if len(found) == 1 else frozenset[str]()
+    return vouched - _SAY_WORKSPACE if _SAY_WORKSPACE & life.seen.keys() else vouched
+
+
+def _numbers(pids: Set[int | None]) -> str:
+    known = sorted(pid for pid in pids if pid is not None)
+    more = f" and {len(known) - _SHOWN_LINES} more" if len(known) > _SHOWN_LINES else ""
+    return (", ".join(map(str, known[:_SHOWN_LINES])) or "none") + more
 
 
 def triage(
@@ -715,16 +735,21 @@ def triage(
     exit_code: int | None = None
     if evidence:
         judged, exit_code = _judge_evidence(evidence)
-    count = sum(len(log.lives) for log in files)
+    servers = judged["servers"] if judged else []
+    found = [life for log in files for life in log.lives]
+    matched = {life: _servers_of(life, servers, len(found)) for life in found}
     lives = [
-        (
-            life.first.file or log.name,
-            judge_life(life, symptoms, 0, _vouched(life, judged, count)),
-        )
-        for log in files
-        for life in log.lives
+        (life.first.file, judge_life(life, symptoms, 0, _vouched(life, matched[life])))
+        for life in found
     ]
     verdict, reasons = _verdict(lives, results, failed)
+    if servers and lives and not any(matched.values()):
+        of_log = {pid for life in found for pid in _worker_pids(life)}
+        of_evidence = {worker["pid"] for server in servers for worker in server["workers"]}
+        reasons.append(
+            "the evidence is of other processes than the log: no worker's process id is in both "
+            f"(log: {_numbers(of_log)}; evidence: {_numbers(of_evidence)})"
+        )
     if judged is not None and exit_code is not None:
         verdict, reasons = _with_evidence(verdict, reasons, judged, exit_code)
     return Triage(files, lives, results, judged, exit_code, verdict, reasons)
