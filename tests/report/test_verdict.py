@@ -259,6 +259,36 @@ def test_bystanders_alone_are_not_concerned(tmp_path: Path) -> None:
     assert (len(report.servers), len(report.bystanders)) == (0, 1)
 
 
+def cut_short(life: Process, folder: Path) -> None:
+    life.known = True
+    life.config(hisparse=False).config()
+    life.write(folder).write_text(life.text[:-90])
+
+
+def test_evidence_cut_short_before_hisparse_was_seen_is_unproven(tmp_path: Path) -> None:
+    cut_short(Process(), tmp_path)
+    report = judge([tmp_path])
+    assert (report.verdict, report.exit_code) == ("unproven", 4)
+    assert "rank 0: evidence is cut short" in why(report)
+    assert "1 of 2 ranks reported; no evidence from rank 1" in why(report)
+
+
+@pytest.mark.parametrize("other", ["resolved", "not yet", "no peer"])
+def test_what_is_cut_short_counts_only_where_nothing_else_tells(tmp_path: Path, other: str) -> None:
+    first, second = Process(world=1 if other == "no peer" else 2), Process(rank=1, pid=101)
+    cut_short(first, tmp_path)
+    if other == "resolved":
+        second.config(hisparse=False).resolve(("mnnvl", True), ("mnnvl", True), None, False)
+    elif other == "not yet":
+        second.known = True
+        second.config(hisparse=False)
+    if other != "no peer":
+        second.write(tmp_path)
+    report = judge([tmp_path])
+    assert report.verdict == ("unproven" if other == "not yet" else "not HiSparse")
+    assert "no evidence from" not in "".join(r for s in report.servers for r in s.reasons)
+
+
 def test_nothing_at_all_is_no_evidence(tmp_path: Path) -> None:
     assert (judge([tmp_path]).verdict, judge([tmp_path]).exit_code) == ("no evidence", 3)
     (tmp_path / "hisparse-guard-a-1.jsonl").write_text("hello\n")

@@ -210,6 +210,8 @@ class Life:
     errors: list[str] = field(default_factory=list)
     moments: list[Moment] = field(default_factory=list)
     moments_dropped: int = 0
+    # The file ends within a line, or in NUL bytes: this process wrote more than is here.
+    torn: bool = False
 
     @property
     def key(self) -> tuple[str, int | None, str | None]:
@@ -219,6 +221,12 @@ class Life:
     def lost(self) -> int:
         """Lines this life numbered but that are not there."""
         return max(0, self.last_seq - self.lines)
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether it may have seen HiSparse, or decided, in lines that are not there."""
+        several = (self.world_size or self.tensor_parallel_size) != 1
+        return several and (self.torn or self.lost > 0) and not (self.hisparse or self.resolved)
 
     @property
     def misses(self) -> int:

@@ -342,14 +342,22 @@ class _Reader:
             # No newline at the end: cut short, unless what is there happens to be whole.
             if not self._take(rest):
                 self.reading.torn.append(self._name)
+                self._torn()
         elif rest:
             self._problem("ends in NUL bytes (the machine lost power?)", number + 1)
+            self._torn()
         self.reading.lines += number + (1 if rest else 0)
         if bad:
             self._problem(
                 "not an evidence line" if bad == 1 else f"{bad} lines are not evidence, first this",
                 first_bad,
             )
+
+    def _torn(self) -> None:
+        # A file has the lives of one pid, one behind the other.
+        for life in reversed(self._lives.values()):
+            life.torn = True
+            break
 
     def _take(self, line: bytes) -> bool:
         """Takes in one line; False when it is not evidence."""

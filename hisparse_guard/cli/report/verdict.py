@@ -41,7 +41,7 @@ MEANING: dict[Verdict, str] = {
     "disagreement": "ranks of one server decided differently: this hangs or crashes",
     "partly guarded": "fewer ranks reported than the server has: this hangs or crashes",
     "failed": "no FlashInfer all-reduce workspace could be made",
-    "unproven": "HiSparse is on and no workspace was made yet",
+    "unproven": "HiSparse is on and no workspace was made yet, or evidence is cut short",
     "safe": "no mnnvl all-reduce workspace under HiSparse",
     "not HiSparse": "HiSparse is off: the guard changes nothing",
     "no evidence": "no evidence lines were found",
@@ -193,7 +193,7 @@ class Server:
 
     @property
     def world_size(self) -> int | None:
-        return max((x.world_size for x in self.workers if x.world_size is not None), default=None)
+        return max((x.world_size for x in self.lives if x.world_size is not None), default=None)
 
     @property
     def model(self) -> str | None:
@@ -418,14 +418,18 @@ def servers_of(lives: Sequence[Life]) -> tuple[list[Server], list[Life]]:
             server.others.append(life)
             if life.ppid is not None:
                 parents.setdefault((life.host, life.ppid), []).append(server)
-    orphans: dict[str, list[Life]] = {}
-    bystanders: list[Life] = []
+    groups: dict[str, list[Life]] = {}
     for life in left:
-        if life.hisparse:
-            orphans.setdefault(_key(life), []).append(life)
+        groups.setdefault(_key(life), []).append(life)
+    bystanders: list[Life] = []
+    for key, group in groups.items():
+        concerned = [life for life in group if life.hisparse]
+        if not concerned and any(life.cut_short for life in group):
+            concerned = group
         else:
-            bystanders.append(life)
-    servers += [Server(key, [], group) for key, group in orphans.items()]
+            bystanders += [life for life in group if not life.hisparse]
+        if concerned:
+            servers.append(Server(key, [], concerned))
     for server in servers:
         server.workers.sort(key=_order)
         server.others.sort(key=_order)
@@ -542,12 +546,11 @@ def _common(values: Iterable[str | None]) -> str | None:
 def _judge_server(server: Server) -> None:
     workers = server.workers
     findings: list[tuple[Verdict, str]] = []
-    if not server.hisparse:
-        server.verdict = "not HiSparse"
-        server.reasons = ["no config with HiSparse was seen"]
-        _notes(server)
-        return
-    if not workers:
+    if not server.hisparse and workers:
+        findings.append(("not HiSparse", "no config with HiSparse was seen"))
+    elif not server.hisparse:
+        findings += _cut_short(server)
+    elif not workers:
         findings.append(_without_workers(server))
     else:
         findings += _unsafe(workers)
@@ -559,6 +562,13 @@ def _judge_server(server: Server) -> None:
     server.reasons = [what for _, what in findings]
     server.advice = _advice(server)
     _notes(server)
+
+
+def _cut_short(server: Server) -> list[tuple[Verdict, str]]:
+    cut = _ranks([life for life in server.others if life.cut_short])
+    what = f"{cut}: evidence is cut short before it tells of HiSparse or a decision"
+    # Whether the others run unguarded is not known either.
+    return [("unproven", what), *(("unproven", said) for _, said in _partly(server))]
 
 
 def _without_workers(server: Server) -> tuple[Verdict, str]:
@@ -651,7 +661,7 @@ def _partly(server: Server) -> list[tuple[Verdict, str]]:
     # A rank that armed and has not resolved yet is guarded all the same, unless it was told to be
     # off after it had armed.
     reported = {x.rank for x in server.lives if x.rank is not None and x.mode != "off"}
-    unranked = sum(life.rank is None for life in workers)
+    unranked = sum(life.rank is None for life in workers or server.others)
     if len(reported) + unranked >= world:
         return []
     if not unranked and world <= 100_000:
@@ -660,7 +670,7 @@ def _partly(server: Server) -> list[tuple[Verdict, str]]:
     if server.missing:
         what += f"; no evidence from {'rank' if len(server.missing) == 1 else 'ranks'} "
         what += ranges(server.missing)
-    if all(life.mode == "observe" for life in workers):
+    if workers and all(life.mode == "observe" for life in workers):
         what += " (mode observe changes no decision, so this cannot hang; nothing is proven either)"
     return [("partly guarded", what)]
 
@@ -727,6 +737,8 @@ def _advice(server: Server) -> str | None:
         return (
             "run `hisparse-guard doctor` in the image: it tells whether the trtllm kernel is there"
         )
+    if server.verdict == "unproven" and not server.hisparse:
+        return "look for the whole evidence of these processes, or start the server and look again"
     if server.verdict == "unproven":
         return "the workspace is made by warm-up or the first request: send one, and look again"
     return None
