@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hisparse_guard.cli.app import run_app
 from hisparse_guard.cli.triage import triage
 from hisparse_guard.cli.triage.catalogue import load
 from tests.triage.cases import CASES
@@ -58,6 +59,22 @@ def test_what_only_the_operator_sees(tmp_path: Path, symptom: str) -> None:
     assert names(path) == []
     expected = {"garbled": "hisparse-garbled-output", "slow": "trtllm-slow-on-bridged-nvlink"}
     assert [name for name, _ in names(path, symptoms=[symptom])] == [expected[symptom]]
+
+
+@pytest.mark.parametrize("symptom", ["hang", "garbled", "slow"])
+def test_what_the_operator_sees_and_no_line_explains(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], symptom: str
+) -> None:
+    from tests.triage.logs import PLAIN, request, served, start
+
+    path = tmp_path / "vllm.log"
+    path.write_text("\n".join([start(connector=PLAIN), served(), request()]))
+    assert run_app(["triage", str(path)]) == 0
+    capsys.readouterr()
+    assert run_app(["triage", str(path), "--symptom", symptom]) == 4
+    shown = capsys.readouterr().out
+    assert f"you reported --symptom {symptom}; nothing in this log explains it" in shown
+    assert "nothing wrong" not in shown
 
 
 @pytest.mark.parametrize("name", sorted(load().signals))

@@ -52,13 +52,26 @@ class Finding:
 
 @dataclass
 class Judged:
-    """One life with its verdict."""
+    """One life with its verdict.
+
+    Attributes:
+        unexplained: what the operator saw, where nothing in the log tells of trouble.
+    """
 
     life: Life
     findings: list[Finding]
     notices: list[Finding]
     verdict: str
     checklist: list[Item]
+    unexplained: tuple[str, ...] = ()
+
+    @property
+    def why_unknown(self) -> str:
+        """Why the verdict is that of a fault that it does not know."""
+        if self.unexplained:
+            seen = " and ".join(f"--symptom {symptom}" for symptom in self.unexplained)
+            return f"you reported {seen}; nothing in this log explains it"
+        return "something went wrong that no entry of the catalogue describes"
 
 
 @dataclass
@@ -413,7 +426,7 @@ def _ranks(fault: Fault, life: Life) -> tuple[str, ...]:
 
 def judge_life(
     life: Life,
-    symptoms: Iterable[str] = (),
+    symptoms: Sequence[str] = (),
     load_failed: int = 0,
     known: Set[str] = frozenset(),
 ) -> Judged:
@@ -448,13 +461,16 @@ def judge_life(
     findings = [finding for finding in named if finding.when.effect == "fault"]
     findings.sort(key=lambda finding: finding.follows_from is not None)
     notices = [finding for finding in named if finding.when.effect == "notice"]
+    unexplained: tuple[str, ...] = ()
     if any(finding.follows_from is None for finding in findings):
         verdict = FAULT
     elif life.fatal_lines() or life.requests_failed or load_failed:
         verdict = UNKNOWN
+    elif symptoms:
+        verdict, unexplained = UNKNOWN, tuple(symptoms)
     else:
         verdict = HEALTHY
-    return Judged(life, findings, notices, verdict, checklist(life, known))
+    return Judged(life, findings, notices, verdict, checklist(life, known), unexplained)
 
 
 def _line_json(line: Line | None) -> dict[str, Any] | None:
@@ -767,9 +783,7 @@ def _verdict(
                     f"life {judged.life.number}: {finding.fault.id} ({finding.certainty})"
                 )
         if judged.verdict == UNKNOWN:
-            reasons.append(
-                f"life {judged.life.number}: something went wrong that no entry describes"
-            )
+            reasons.append(f"life {judged.life.number}: {judged.why_unknown}")
     for result in results:
         reasons.append(
             f"load: {result.done} done, {result.failed} failed"

@@ -170,7 +170,8 @@ def _life(name: str, judged: Judged, files: bool) -> list[str]:
     for finding in judged.findings:
         out += [*_finding(finding, files), ""]
     if judged.verdict == UNKNOWN:
-        out.append("  Something went wrong that no entry of the catalogue describes:")
+        why = judged.why_unknown
+        out.append(f"  {why[0].upper()}{why[1:]}{'' if judged.unexplained else ':'}")
         out += _evidence(life.fatal_lines()[:8], files)
         if life.exceptions:
             out.append("  First exceptions")
@@ -178,7 +179,7 @@ def _life(name: str, judged: Judged, files: bool) -> list[str]:
         if life.requests_failed:
             out.append(f"  {life.requests_failed} requests were answered with a 5xx status")
         out.append("  Next: report it with the whole log, versions and flags")
-    if judged.verdict == HEALTHY:
+    if judged.verdict == HEALTHY or judged.unexplained:
         lines = facts_json(life)["backend_lines"]
         out.append(
             f"  Checked: {lines['mnnvl']} lines `backend=mnnvl`, {lines['trtllm']} lines "
