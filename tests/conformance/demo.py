@@ -6,11 +6,13 @@ Exit code 0 if vLLM alone makes mnnvl workspaces and the guarded one makes trtll
 from __future__ import annotations
 
 import sys
+import tempfile
 
 from rich.console import Console
 from rich.table import Table
 
 from tests.conformance import harness
+from tests.support.environments import image_python
 
 RELEASE = "0.33.0"
 WAYS = {
@@ -21,15 +23,29 @@ WAYS = {
 
 
 def main() -> int:
-    console = Console()
-    with console.status(f"setting up vLLM {RELEASE} and FlashInfer (minutes, the first time)"):
-        harness.tree(RELEASE)
-        guard = harness.guard_path()
-    jobs = [{"name": name, "start_method": "spawn"} for name in WAYS]
-    with console.status("two ranks without the guard, then with it"):
-        plain = harness.run_jobs(RELEASE, jobs, guard=None)
-        guarded = harness.run_jobs(RELEASE, jobs, guard=guard)
-    table = Table(title=f"vLLM {RELEASE}, HiSparse on: backend of the workspace each rank made")
+    console = Console() if sys.stdout.isatty() else Console(width=100)
+
+    def step(text: str) -> None:
+        print(f"{text} …", file=sys.stderr, flush=True)
+
+    step(f"setting up vLLM {RELEASE}, torch and FlashInfer (minutes, the first time)")
+    harness.tree(RELEASE)
+    image_python()
+    guard = harness.guard_path()
+    # The first as most servers start their workers; forked, the others import nothing again.
+    methods = ("spawn", "fork", "fork")
+    jobs = [{"name": n, "start_method": m} for n, m in zip(WAYS, methods, strict=True)]
+    evidence = tempfile.mkdtemp(prefix="hisparse-guard-demo-")
+    step("two ranks without the guard")
+    plain = harness.run_jobs(RELEASE, jobs, guard=None)
+    step("two ranks with it")
+    setting = {"HISPARSE_GUARD_EVIDENCE_DIR": evidence}
+    guarded = harness.run_jobs(RELEASE, jobs, guard=guard, env=setting)
+    table = Table(
+        title=f"vLLM {RELEASE}, HiSparse on: backend of the workspace each rank made",
+        title_justify="left",
+        box=None,
+    )
     for column in ("how the workspace comes to be", "rank", "vLLM alone", "with the guard"):
         table.add_column(column)
     good = True
@@ -48,6 +64,7 @@ def main() -> int:
     for line in guarded[0]["log"].splitlines():
         if "hisparse-guard:" in line:
             console.print("  " + line[line.index("hisparse-guard:") :], markup=False)
+    console.print(f"Its evidence: .venv/bin/hisparse-guard report {evidence}", soft_wrap=True)
     return 0 if good else 1
 
 

@@ -573,19 +573,32 @@ def import_with_ops(name):
 
 
 def main():
-    if sys.argv[1:] == ["--jobs"]:
-        jobs = json.load(sys.stdin)
-    else:
+    readable = sys.argv[1:] != ["--jobs"]
+    if readable:
+        known = [name for name, what in globals().items() if _is_scenario(what)]
+        if not sys.argv[1:] or not set(sys.argv[1:]) <= set(known):
+            print(f"{__doc__}\nNames: {', '.join(known)}", file=sys.stderr)
+            return 2
         jobs = [{"name": name, "start_method": "spawn"} for name in sys.argv[1:]]
+    else:
+        jobs = json.load(sys.stdin)
     if any(job.get("start_method", "fork") == "fork" for job in jobs):
         preload()
+    whole = True
     for job in jobs:
         result = run(job)
-        if sys.argv[1:] == ["--jobs"]:
-            print("RESULT " + json.dumps(result), flush=True)
-        else:
+        whole = whole and not any("error" in rank for rank in result["ranks"])
+        if readable:
             print(result["log"], *result["ranks"], sep="\n", flush=True)
+        else:
+            print("RESULT " + json.dumps(result), flush=True)
+    return 0 if whole or not readable else 1
+
+
+def _is_scenario(what):
+    code = getattr(what, "__code__", None)
+    return code is not None and code.co_varnames[: code.co_argcount] == ("w",)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
