@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -162,3 +163,27 @@ def test_pieces_of_one_log_and_a_load_result_beside(
     assert files == {"vllm.log.1", "vllm.log"}
     (load,) = data["load"]
     assert (load["done"], load["failed"], load["partial"]) == (25, 23, True)
+
+
+def test_pieces_of_one_log_keep_their_names_and_order(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    script, log = (str(DATA / name) for name in ("serve-command.sh", "main-crash.log"))
+    assert run_app(["triage", "--json", "--joined", script, log]) == 1
+    data = json.loads(capsys.readouterr().out)
+    assert [(file["file"], file["lives"]) for file in data["files"]] == [(script, 1), (log, 0)]
+    (life,) = data["lives"]
+    assert (life["file"], life["last_file"], life["last_line"]) == (script, log, 19)
+    files = [line["file"] for line in life["findings"][0]["evidence"]]
+    assert files == sorted(files, reverse=True), "the serve script came first"
+    assert {item["file"] for item in life["checklist"]} == {script, log, None}
+    assert life["facts"]["connector_files"] == {"HiSparseConnector": script}
+    assert life["facts"]["last_statistics"]["file"] == log
+    assert life["ranks_failed"][0]["file"] == log
+
+    run_app(["triage", "--joined", script, log])
+    shown = capsys.readouterr().out
+    assert f"{script}, life 1: {script}:1 to {log}:19" in shown
+    assert f"all-reduce workspace: mnnvl [expected: trtllm]  ({log}:1)" in shown
+    assert f"block size: 64  ({script}:4)" in shown
+    assert not re.search(r"\(line \d", shown)

@@ -152,6 +152,8 @@ class Scanner:
 
     def __init__(self, log: LogFile, catalogue: Catalogue) -> None:
         self.log = log
+        # Of a joined log, all pieces up to the one at hand.
+        self.files = [log.name]
         self.catalogue = catalogue
         self.current: Life | None = None
         # Servers whose logs are mixed in one file, by pod or container.
@@ -189,7 +191,7 @@ class Scanner:
         if life is None:
             if not done:
                 return
-            life = self._begin(Line(self.log.name, 1, "", ""), None)
+            life = self._begin(Line(self.files[-1], 1, "", ""), None)
         life.requests_done += done
         life.requests_failed += failed
         if done:
@@ -197,7 +199,7 @@ class Scanner:
 
     def _count_by_origin(self, data: bytes, start: int, end: int) -> None:
         for raw in reader.access_lines(data, start, end):
-            origin = parse(self.log.name, 0, raw)[0].origin
+            origin = parse(self.files[-1], 0, raw)[0].origin
             life = self.by_origin.get(origin or "", self.current)
             if life is not None:
                 done, failed = reader.answered(raw, 0, len(raw))
@@ -205,7 +207,8 @@ class Scanner:
                 life.requests_failed += failed
 
     def _begin(self, line: Line, by: str | None) -> Life:
-        life = Life(self.catalogue, len(self.log.lives) + self.log.lives_dropped + 1, line, by)
+        number = len(self.log.lives) + self.log.lives_dropped + 1
+        life = Life(self.catalogue, self.files, number, line, by)
         if len(self.log.lives) >= MOST_LIVES:
             # Keep the first ones and the newest.
             del self.log.lives[MOST_LIVES // 2]
@@ -227,7 +230,7 @@ class Scanner:
         signals = self.catalogue.may_signal(plain)
         if self.current is not None and not found.hit and not signals and not _worth(plain):
             return
-        for line in parse(self.log.name, found.number, raw):
+        for line in parse(self.files[-1], found.number, raw):
             self._line(line, signals)
 
     def _periodic(self, number: int, raw: bytes) -> bool:
@@ -236,7 +239,7 @@ class Scanner:
         if life is None or not life.recognised or len(raw) > 2000 or len(self.by_origin) > 1:
             return False
         if b"Avg prompt throughput" in raw:
-            return life.statistics(number, raw)
+            return life.statistics(self.files[-1], number, raw)
         if b"KV Transfer metrics: HiSparse" in raw and life.count("hisparse") >= KEPT:
             life.host_statistics(raw)
             life.seen["hisparse"].count += 1
@@ -290,7 +293,7 @@ class Scanner:
         if line.from_client:
             return
         if "Avg prompt throughput" in line.text:
-            life.statistics(line.number, line.text.encode())
+            life.statistics(line.file, line.number, line.text.encode())
         elif "host KV cache usage" in line.text:
             life.host_statistics(line.text.encode())
 
@@ -403,24 +406,24 @@ def _evidence_lines(fault: Fault, life: Life, present: set[str]) -> tuple[Line, 
             lines.setdefault((line.file, line.number), line)
     for name, at in (
         ("corrupted", life.corrupted),
-        ("slow_decode", (life.stats.number, life.stats.raw) if life.stats else None),
+        ("slow_decode", life.stats and (life.stats.file, life.stats.number, life.stats.raw)),
     ):
         if at and name in present and any(name in when.all for when in fault.when):
-            for line in parse(life.first.file, *at):
+            for line in parse(*at):
                 lines.setdefault((line.file, line.number), line)
-    return tuple(sorted(lines.values(), key=lambda line: line.number)[:_SHOWN_LINES])
+    return tuple(sorted(lines.values(), key=life.order)[:_SHOWN_LINES])
 
 
 def _ranks(fault: Fault, life: Life) -> tuple[str, ...]:
     if fault.id == "group-guarded-in-part":
         return tuple(life.unguarded_ranks())
-    found: dict[str, int] = {}
+    found: dict[str, tuple[int, int]] = {}
     for name in fault.evidence:
         signal = life.catalogue.signals.get(name)
         if signal is None or not signal.fatal or name not in life.seen:
             continue
         for rank, line in life.seen[name].ranks.items():
-            found[rank] = min(line.number, found.get(rank, line.number))
+            found[rank] = min(life.order(line), found.get(rank, life.order(line)))
     return tuple(sorted(found, key=lambda rank: found[rank]))
 
 
@@ -506,16 +509,18 @@ def facts_json(life: Life) -> dict[str, Any]:
         name: {"value": mask(fact.value), "line": fact.line.number, "file": fact.line.file}
         for name, fact in sorted(life.facts.items())
     }
-    stats = life.stats_before_fault if life.first_fault else life.stats
+    stats = life.last_stats
     return {
         **facts,
         "connectors": {name: line.number for name, line in life.connectors.items()},
+        "connector_files": {name: line.file for name, line in life.connectors.items()},
         "ranks_seen": list(life.ranks),
         "ranks_guarded": list(life.guard_ranks),
         "host_kv_usage_percent": life.host_kv,
         "last_statistics": {
             "line": stats.number,
-            "time": parse(life.first.file, stats.number, stats.raw)[0].time,
+            "file": stats.file,
+            "time": parse(stats.file, stats.number, stats.raw)[0].time,
             "prompt_tokens_per_s": stats.prompt,
             "generation_tokens_per_s": stats.generation,
             "running": stats.running,
@@ -561,6 +566,7 @@ def _finding_json(finding: Finding) -> dict[str, Any]:
 def _life_json(name: str, judged: Judged) -> dict[str, Any]:
     life = judged.life
     failed = life.failed_ranks()
+    last = life.last or life.first
     return {
         "file": name,
         "life": life.number,
@@ -568,14 +574,16 @@ def _life_json(name: str, judged: Judged) -> dict[str, Any]:
         "begun_by": life.begun_by,
         "ended_by": _line_json(life.ended_by),
         "first_line": life.first.number,
-        "last_line": (life.last or life.first).number,
+        "last_line": last.number,
+        "last_file": last.file,
         "verdict": judged.verdict,
         "findings": [_finding_json(finding) for finding in judged.findings],
         "notices": [_finding_json(finding) for finding in judged.notices],
         "first_fault": _line_json(life.first_fault),
         "first_fault_frame": life.first_fault_frame,
         "ranks_failed": [
-            {"rank": rank, "line": line.number, "time": line.time} for rank, line in failed.items()
+            {"rank": rank, "line": line.number, "file": line.file, "time": line.time}
+            for rank, line in failed.items()
         ],
         "all_ranks_at_same_time": same_step(life),
         "fatal_lines": [_line_json(line) for line in life.fatal_lines()[:_SHOWN_LINES]],
@@ -591,6 +599,7 @@ def _life_json(name: str, judged: Judged) -> dict[str, Any]:
                 "state": item.state,
                 "found": item.found,
                 "line": item.line.number if item.line else None,
+                "file": item.line.file if item.line else None,
             }
             for item in judged.checklist
         ],
@@ -606,8 +615,8 @@ def _scan(
 ) -> tuple[LogFile, load_results.LoadResult | None, Scanner]:
     log = LogFile(name)
     scanner = joined or Scanner(log, catalogue)
-    scanner.log.name = name
     if joined is not None:
+        scanner.files.append(name)
         scanner.selector = reader.Selector()
     small = bytearray()
 
@@ -718,7 +727,6 @@ def triage(
     files: list[LogFile] = []
     results: list[load_results.LoadResult] = []
     scanner: Scanner | None = None
-    owner: LogFile | None = None
     for name in paths:
         stream = reader.open_log(name)
         try:
@@ -735,16 +743,20 @@ def triage(
             results.append(result)
         files.append(log)
         if joined and scanner is None:
-            scanner, owner = used, log
+            scanner = used
+    if scanner is not None:
+        # Each life is told of the piece that it begins in.
+        begun, scanner.log.lives = scanner.log.lives, []
+        for life in begun:
+            next(log for log in files if log.name == life.first.file).lives.append(life)
     for log in files:
         if log.kind != "log":
             log.lives = []
             continue
-        recognised = [life for life in log.lives if life.recognised]
-        log.lives = recognised
+        log.lives = [life for life in log.lives if life.recognised]
         if not log.bytes:
             log.kind = "empty"
-        elif not recognised and not (joined and log is not owner):
+        elif not any(one.lives for one in (files if joined else [log])):
             log.kind = "not a vLLM log"
     failed = sum(result.failed for result in results)
     judged: dict[str, Any] | None = None

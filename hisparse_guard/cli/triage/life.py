@@ -158,6 +158,7 @@ class Seen:
 class Stats:
     """A statistics line: tokens/s, requests, KV cache usage in percent."""
 
+    file: str
     number: int
     raw: bytes
     prompt: float
@@ -172,6 +173,7 @@ class Life:
     """One life of a server.
 
     Attributes:
+        files: names of the log's pieces, in the order in which they are read.
         number: 1-based, within the log.
         first, last: its first and last line that was looked at.
         ended_by: the line that says that it was told to stop, before anything went wrong.
@@ -180,6 +182,7 @@ class Life:
     """
 
     catalogue: Catalogue
+    files: list[str]
     number: int
     first: Line
     begun_by: str | None = None
@@ -199,7 +202,7 @@ class Life:
     preemptions: int = 0
     slow_lines: int = 0
     storm: int = 0
-    corrupted: tuple[int, bytes] | None = None
+    corrupted: tuple[str, int, bytes] | None = None
     requests_done: int = 0
     requests_failed: int = 0
     done_before_fault: int | None = None
@@ -239,6 +242,15 @@ class Life:
         if any(word in line.text for word in _FACT_WORDS):
             self._facts(line)
         self._trouble(line)
+
+    @property
+    def last_stats(self) -> Stats | None:
+        """The last statistics, before the fault where there is one."""
+        return self.stats_before_fault if self.first_fault else self.stats
+
+    def order(self, line: Line) -> tuple[int, int]:
+        """Where a line stands in the log: sorts lines of several pieces."""
+        return self.files.index(line.file), line.number
 
     def is_another(self, line: Line) -> bool:
         """True where a process of this name was seen in another pod or container."""
@@ -322,9 +334,9 @@ class Life:
         for name, signal in self.catalogue.signals.items():
             if signal.fatal and signal.ranks and name in self.seen:
                 for rank, line in self.seen[name].ranks.items():
-                    if rank not in found or line.number < found[rank].number:
+                    if rank not in found or self.order(line) < self.order(found[rank]):
                         found[rank] = line
-        return dict(sorted(found.items(), key=lambda item: item[1].number))
+        return dict(sorted(found.items(), key=lambda item: self.order(item[1])))
 
     def fatal_lines(self) -> list[Line]:
         """The first lines of each signal after which a server does not go on, in log order."""
@@ -333,7 +345,7 @@ class Life:
             if signal.fatal and name in self.seen:
                 for line in self.seen[name].lines[:3]:
                     lines.setdefault((line.file, line.number), line)
-        return sorted(lines.values(), key=lambda line: line.number)
+        return sorted(lines.values(), key=self.order)
 
     def _signals(self, line: Line) -> None:
         for signal in self.catalogue.said(line.text):
@@ -387,7 +399,7 @@ class Life:
         if world:
             self.world_size = int(world["size"])
 
-    def statistics(self, number: int, raw: bytes) -> bool:
+    def statistics(self, file: str, number: int, raw: bytes) -> bool:
         """Takes a physical line of vLLM's statistics; False where it is none."""
         match = _STATS.search(raw)
         if match is None:
@@ -400,7 +412,7 @@ class Life:
         except ValueError:
             return False
         self.stats = Stats(
-            number, raw, prompt, generation, running, int(match["waiting"]), kv_usage
+            file, number, raw, prompt, generation, running, int(match["waiting"]), kv_usage
         )
         if running and prompt < 1 and 0 < generation / running < 6:
             self.slow_lines += 1
@@ -408,7 +420,7 @@ class Life:
         if preempted:
             self.preemptions += int(preempted[1])
         if self.corrupted is None and _CORRUPTED.search(match["rest"]):
-            self.corrupted = (number, raw)
+            self.corrupted = (file, number, raw)
         return True
 
     def host_statistics(self, raw: bytes) -> None:

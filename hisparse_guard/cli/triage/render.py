@@ -16,7 +16,7 @@ from hisparse_guard.cli.triage.core import (
     facts_json,
     same_step,
 )
-from hisparse_guard.cli.triage.life import Life
+from hisparse_guard.cli.triage.life import Life, Stats
 from hisparse_guard.cli.triage.lines import Line, shown
 
 WIDTH = 96
@@ -69,6 +69,13 @@ def _evidence(lines: Iterable[Line], files: bool) -> list[str]:
     return out
 
 
+def _place(life: Life, line: Line | Stats) -> str:
+    """Where a line of this life is, by its file where the life goes over several."""
+    if (life.last or life.first).file == life.first.file:
+        return f"line {line.number}"
+    return f"{line.file}:{line.number}"
+
+
 def _finding(finding: Finding, files: bool) -> list[str]:
     fault, when = finding.fault, finding.when
     word = "NOTICE" if when.effect == "notice" else "FAULT"
@@ -101,23 +108,23 @@ def _facts(life: Life) -> list[str]:
     data = facts_json(life)
     out = ["", "  Read from the log"]
     for name, title in _FACT_TITLES.items():
-        fact = data.get(name)
-        if fact:
-            out.append(f"    {title:<34} {fact['value']}  (line {fact['line']})")
-    if data["connectors"]:
-        names = ", ".join(f"{name} (line {at})" for name, at in data["connectors"].items())
+        if name in life.facts:
+            place = _place(life, life.facts[name].line)
+            out.append(f"    {title:<34} {data[name]['value']}  ({place})")
+    if life.connectors:
+        names = ", ".join(f"{name} ({_place(life, at)})" for name, at in life.connectors.items())
         out.append(f"    {'connectors':<34} {names}")
     if data["ranks_seen"]:
         out.append(f"    {'workers seen':<34} {', '.join(data['ranks_seen'])}")
     stats = data["last_statistics"]
-    if stats:
+    if life.last_stats:
         when = " before the fault" if life.first_fault else ""
         usage = stats["kv_cache_usage_percent"]
         out.append(
             f"    {'last statistics' + when:<34} running {stats['running']}, "
             f"waiting {stats['waiting']}, KV cache "
             f"{'?' if usage is None else usage} %, "
-            f"{stats['generation_tokens_per_s']} tokens/s  (line {stats['line']})"
+            f"{stats['generation_tokens_per_s']} tokens/s  ({_place(life, life.last_stats)})"
         )
         out.append(f"    {'preemptions':<34} {data['preemptions']}")
     if data["host_kv_usage_percent"] is not None:
@@ -132,7 +139,7 @@ def _facts(life: Life) -> list[str]:
     failed = life.failed_ranks()
     if failed:
         ranks = ", ".join(
-            f"{rank} ({line.time or 'line ' + str(line.number)})" for rank, line in failed.items()
+            f"{rank} ({line.time or _place(life, line)})" for rank, line in failed.items()
         )
         out.append(f"    {'ranks that failed, in order':<34} {ranks}")
         together = same_step(life)
@@ -140,7 +147,7 @@ def _facts(life: Life) -> list[str]:
             word = "yes, within one second" if together else "no"
             out.append(f"    {'all of them at once':<34} {word}")
     if life.first_fault:
-        out.append(f"    {'first trouble':<34} line {life.first_fault.number}")
+        out.append(f"    {'first trouble':<34} {_place(life, life.first_fault)}")
         if life.first_fault_frame:
             out.append(f"    {'in':<34} {shown(life.first_fault_frame)}")
     return out if len(out) > 2 else []
@@ -150,7 +157,7 @@ def _checklist(judged: Judged) -> list[str]:
     out = ["", "  Deployment checklist"]
     for item in judged.checklist:
         found = "" if item.found is None else f": {item.found}"
-        place = f"  (line {item.line.number})" if item.line else ""
+        place = f"  ({_place(judged.life, item.line)})" if item.line else ""
         expected = "" if item.state == "ok" else f" [expected: {item.expected}]"
         out.append(f"    {item.state:<8} {item.name}{found}{expected}{place}")
     return out
@@ -159,11 +166,14 @@ def _checklist(judged: Judged) -> list[str]:
 def _life(name: str, judged: Judged, files: bool) -> list[str]:
     life = judged.life
     begun = f", begun by: {life.begun_by}" if life.begun_by else ""
-    last = (life.last or life.first).number
+    first, last = life.first, life.last or life.first
+    lines = f"lines {first.number} to {last.number}"
+    if last.file != first.file:
+        lines = f"{_place(life, first)} to {_place(life, last)}"
     place = f"{name} [{life.origin}]" if life.origin else name
     out = [
         "",
-        f"{place}, life {life.number}: lines {life.first.number} to {last}{begun}",
+        f"{place}, life {life.number}: {lines}{begun}",
         f"  {_VERDICTS[judged.verdict]}",
         "",
     ]
@@ -180,13 +190,13 @@ def _life(name: str, judged: Judged, files: bool) -> list[str]:
             out.append(f"  {life.requests_failed} requests were answered with a 5xx status")
         out.append("  Next: report it with the whole log, versions and flags")
     if judged.verdict == HEALTHY or judged.unexplained:
-        lines = facts_json(life)["backend_lines"]
+        counts = facts_json(life)["backend_lines"]
         out.append(
-            f"  Checked: {lines['mnnvl']} lines `backend=mnnvl`, {lines['trtllm']} lines "
+            f"  Checked: {counts['mnnvl']} lines `backend=mnnvl`, {counts['trtllm']} lines "
             f"`backend=trtllm` (vLLM writes one a node), {life.count('cuda_error')} lines with "
             f"`CUDA error`, {len(life.fatal_lines())} lines of any fatal kind"
         )
-        if not lines["mnnvl"] and not lines["trtllm"]:
+        if not counts["mnnvl"] and not counts["trtllm"]:
             out.append(
                 "  No workspace line: this log does not say which all-reduce backend is used"
             )
@@ -214,6 +224,8 @@ def text(result: Triage) -> str:
             if log.kind == "log"
             else f", {log.kind}"
         )
+        if log.kind == "log" and not lives:
+            what = ", no start in it"
         out.append(f"{log.name}: {size}{what if log.bytes else ''}")
         out += [f"  {note}" for note in log.notes]
         if log.lives_dropped:
