@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,6 +59,23 @@ def path_entry() -> Path:
         f"this installation of hisparse-guard has no {START} ({folder / 'inject'} and "
         f"{folder.parent} were looked at); install it again"
     )
+
+
+def in_front(environment: Mapping[str, str]) -> dict[str, str]:
+    """`environment` with this installation in front of whatever PYTHONPATH holds.
+
+    Raises:
+        FileNotFoundError: as `path_entry`.
+        ValueError: its path has a colon in it, which PYTHONPATH cannot take.
+    """
+    entry = str(path_entry())
+    if os.pathsep in entry:
+        raise ValueError(f"{entry} cannot stand on PYTHONPATH: it holds a {os.pathsep!r}")
+    behind = environment.get("PYTHONPATH", "")
+    if behind.partition(os.pathsep)[0] == entry:
+        return dict(environment)
+    # An empty entry would put the current folder on the path.
+    return {**environment, "PYTHONPATH": entry + (os.pathsep + behind if behind else "")}
 
 
 def start_source() -> bytes:

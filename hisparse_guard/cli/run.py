@@ -21,7 +21,9 @@ def command(
 ) -> None:
     """Starts CMD with the guard in front of whatever PYTHONPATH holds.
 
-    CMD takes this process's place: signals, standard input and the exit code are its own.
+    CMD takes this process's place: signals, standard input and the exit code are its own. Exit
+    code without it: 2 wrong usage, or CMD would run unguarded; 126 CMD cannot be run; 127 no such
+    program.
     """
     import os
     import signal
@@ -35,17 +37,9 @@ def command(
         return typer.Exit(code)
 
     try:
-        entry = str(installation.path_entry())
-    except FileNotFoundError as error:
+        environment = installation.in_front(os.environ)
+    except (FileNotFoundError, ValueError) as error:
         raise usage_error(str(error)) from error
-    if os.pathsep in entry:
-        raise usage_error(f"{entry} cannot stand on PYTHONPATH: it holds a {os.pathsep!r}")
-
-    environment = dict(os.environ)
-    # An empty entry would put the current folder on the path.
-    behind = environment.get("PYTHONPATH", "")
-    if behind.partition(os.pathsep)[0] != entry:
-        environment["PYTHONPATH"] = entry + (os.pathsep + behind if behind else "")
 
     started = interpreter.started_by(cmd, environment)
     if started is None:
@@ -58,7 +52,7 @@ def command(
             err=True,
         )
     elif check:
-        reason = interpreter.probe(started, environment).reason
+        reason = interpreter.probe(started).reason
         if reason is not None:
             raise refuse(2, f"not started, since it would run unguarded: {reason}")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hisparse_guard.cli.interpreter import Started, started_by
+from hisparse_guard.cli.interpreter import probe, started_by
 from tests.startup.sandbox import ROOT, environment, vllm_folder, write
 from tests.support.bundles import hisparse_guard
 
@@ -181,11 +181,13 @@ def test_which_python_a_script_runs(
     bin_folder.mkdir()
     (bin_folder / "python3").symlink_to(sys.executable)
     found = started_by([str(script)], {"PATH": f"{bin_folder}{os.pathsep}/usr/bin"})
+    assert found is not None and found.program == str(script)
     if want is None:
-        assert found == Started(str(script), None)
+        assert found.interpreter is None
     else:
-        interpreter = want[0].format(bin=bin_folder)
-        assert found == Started(str(script), interpreter, want[1])
+        assert found.interpreter == want[0].format(bin=bin_folder)
+        assert (found.options, found.first) == (want[1], str(tmp_path))
+        assert found.environment.get("A") == ("b" if "A=b" in text else None)
 
 
 @pytest.mark.parametrize(
@@ -202,4 +204,56 @@ def test_which_python_a_script_runs(
 )
 def test_which_options_a_python_has(words: list[str], options: tuple[str, ...]) -> None:
     found = started_by([sys.executable, *words], {})
-    assert found == Started(sys.executable, sys.executable, options)
+    assert found is not None
+    assert (found.program, found.interpreter) == (sys.executable, sys.executable)
+    assert found.options == options
+    assert found.first == (str(Path.cwd()) if "serve.py" in words else "")
+
+
+@pytest.mark.parametrize(
+    ("words", "want"),
+    [
+        (["A=b", "PYTHONPATH=/x=y"], {"KEEP": "1", "GO": "1", "A": "b", "PYTHONPATH": "/x=y"}),
+        (["-u", "GO", "--unset=KEEP"], {}),
+        (["-i", "A=b", "--", "C=d"], {"A": "b", "C": "d"}),
+        (["-", "env", "A=b"], {"A": "b"}),
+        (["--chdir=/"], None),
+        (["-u"], None),
+    ],
+)
+def test_what_env_starts(words: list[str], want: dict[str, str] | None) -> None:
+    found = started_by(["env", *words, sys.executable, "-m", "vllm"], {"KEEP": "1", "GO": "1"})
+    assert found is not None and found.program.endswith("/env")
+    if want is None:
+        assert found.interpreter is None
+    else:
+        assert (found.interpreter, found.environment) == (sys.executable, want)
+
+
+def test_env_is_seen_through(bundle: Path, bare: Path) -> None:
+    words = ["env", "-i", bare, "-c", "print('ran')"]
+    done = hisparse_guard("run", "--", *words, entry=bundle)
+    assert (done.returncode, done.stdout) == (2, ""), done
+    assert "does not find the guard: it is not on its PYTHONPATH" in done.stderr
+
+
+def test_the_current_folder_is_no_part_of_a_scripts_path(
+    bundle: Path, bare: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkout, where the guard's source is without wrapt."""
+    monkeypatch.chdir(ROOT)
+    folder = write(tmp_path, {"bin/serve": f"#!{bare}\n"}) / "bin"
+    (folder / "serve").chmod(0o755)
+    (tmp_path / "link").symlink_to(folder / "serve")
+
+    def reason(*words: str | Path) -> str | None:
+        started = started_by([str(word) for word in words], environment([bundle]))
+        assert started is not None
+        return probe(started).reason
+
+    for words in ((folder / "serve",), (tmp_path / "link",), (bare, folder / "serve")):
+        assert reason(*words) is None
+    for words in ((bare, "-m", "vllm"), (bare, "-c", "")):
+        assert "No module named 'wrapt'" in str(reason(*words))
+    write(folder, {"hisparse_guard/__init__.py": "raise ImportError('beside the script')"})
+    assert "beside the script" in str(reason(tmp_path / "link"))

@@ -144,7 +144,7 @@ def test_a_source_tree_without_metadata(tree: Path) -> None:
 def test_a_source_tree_in_the_current_folder(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tree)
     assert "unguarded" in said(doctor(words=("-m", "vllm")), "build class")
-    result = doctor(words=("serve.py",))
+    result = doctor(words=("/elsewhere/serve.py",))
     assert "put it on PYTHONPATH" in said(result, "vllm")
     assert (result.advice, result.exit_code) == ("not able", 1)
 
@@ -257,6 +257,30 @@ def test_a_guard_that_cannot_be_loaded(tree: Path) -> None:
 def test_switched_off(bundle: Path, tree: Path) -> None:
     result = doctor(bundle, tree, HISPARSE_GUARD_MODE="off")
     assert "HISPARSE_GUARD_MODE=off keeps the guard out" in result.reason
+
+
+def test_a_script_started_from_the_checkout(
+    bundle: Path, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The source there, without wrapt, is on the path of `python -m` and of no script."""
+    monkeypatch.chdir(ROOT)
+    script = tmp_path / "vllm"
+    script.write_text(f"#!{BARE}\n")
+    script.chmod(0o755)
+    (tmp_path / "sitecustomize.py").write_text("")
+    result = doctor(bundle, tree, python=script, words=("serve",))
+    assert said(result, "way in").startswith("ok: by sitecustomize")
+    # `site` runs before the script's folder is put on the path.
+    assert "shadows" not in said(result, "sitecustomize")
+
+
+def test_env_is_seen_through(bundle: Path, tree: Path) -> None:
+    words = ["env", f"PYTHONPATH={bundle}:{tree}", "HISPARSE_GUARD_MODE=strict", str(BARE)]
+    result = examine([*words, "-m", "vllm"], {"PATH": os.environ["PATH"], "HOME": "/nonexistent"})
+    assert said(result, "way in").startswith("ok: by sitecustomize")
+    assert "mode strict" in said(result, "settings")
+    result = examine(["env"], os.environ)
+    assert "not a Python program" in said(result, "command")
 
 
 def test_run_is_seen_through(tree: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import shutil
 import stat
 import subprocess
@@ -30,7 +29,6 @@ BACKENDS = ("auto", "trtllm", "mnnvl")
 PLUGIN = "hisparse_guard"
 # The kernel behind the trtllm workspace, as FlashInfer names its library.
 KERNEL = "trtllm_comm"
-PROBE_S = 60.0
 OWN_MARK = b"HisparseGuardTripwire"
 HISPARSE_BUILDS = ("unguarded", "leaky", "fixed")
 
@@ -97,13 +95,12 @@ def examine(words: Sequence[str], environ: Mapping[str, str]) -> Examination:
         environ: the environment that it would be started in.
     """
     result = Examination()
-    environment = dict(environ)
-    words = _without_run(words, environment)
-    started = _started(result, words, environment)
+    started = _started(result, words, environ)
     if started is None:
         return result
+    environment = started.environment
     settings = _settings(result, environment)
-    seen = _ask(started, words, environment)
+    seen = _ask(started)
     if isinstance(seen, str):
         result.say("fix", "python", seen)
         _path_entries(result, environment)
@@ -128,26 +125,27 @@ def examine(words: Sequence[str], environ: Mapping[str, str]) -> Examination:
 # The interpreter
 
 
-def _without_run(words: Sequence[str], environment: dict[str, str]) -> list[str]:
+def _without_run(
+    words: Sequence[str], environ: Mapping[str, str]
+) -> tuple[list[str], dict[str, str]]:
     """`hisparse-guard run -- CMD` looks at CMD, in the environment that `run` would give it."""
-    words = list(words)
+    words, environment = interpreter.through_env(words, environ)
     if len(words) > 2 and Path(words[0]).name == "hisparse-guard" and words[1] == "run":
         rest = words[2:]
         while rest and rest[0] in ("--", "--check", "--no-check"):
             rest.pop(0)
-        with contextlib.suppress(FileNotFoundError):
-            entry = str(installation.path_entry())
-            behind = environment.get("PYTHONPATH", "")
-            environment["PYTHONPATH"] = entry + (os.pathsep + behind if behind else "")
-        return rest
-    return words
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            environment = installation.in_front(environment)
+        return rest, environment
+    return words, environment
 
 
 def _started(
-    result: Examination, words: Sequence[str], environment: Mapping[str, str]
+    result: Examination, words: Sequence[str], environ: Mapping[str, str]
 ) -> interpreter.Started | None:
+    words, environment = _without_run(words, environ)
     if not words:
-        return interpreter.Started(sys.executable, sys.executable)
+        return interpreter.Started(sys.executable, environment, sys.executable)
     started = interpreter.started_by(words, environment)
     if started is None:
         result.reason = f"{words[0]}: no such program on PATH"
@@ -162,34 +160,20 @@ def _started(
     return None
 
 
-def _ask(
-    started: interpreter.Started, words: Sequence[str], environment: Mapping[str, str]
-) -> dict[str, Any] | str:
+def _ask(started: interpreter.Started) -> dict[str, Any] | str:
     """What the interpreter says of itself, or why it says nothing."""
     from importlib.resources import files
 
-    assert started.interpreter is not None
     source = files(__package__).joinpath("probe.py").read_text(encoding="utf-8")
-    as_module = any(re.fullmatch(r"-[A-Za-z]*[cm].*", word) for word in words[1:4])
     try:
-        done = subprocess.run(
-            [started.interpreter, *started.options, "-c", source, _asker(),
-             "cwd" if as_module else "-"],
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=PROBE_S,
-            check=False,
-        )  # fmt: skip
+        done = interpreter.ask(started, source, _asker())
         answer = json.loads(done.stdout.splitlines()[-1])
     except (OSError, subprocess.TimeoutExpired, IndexError, ValueError):
         answer = None
     if isinstance(answer, dict) and "classified" in answer:
         return answer
     # The shorter question is asked in a syntax that any Python knows.
-    reason = interpreter.probe(started, environment).reason
+    reason = interpreter.probe(started).reason
     return reason or f"{started.interpreter} does not run a program given with -c"
 
 
@@ -289,7 +273,7 @@ def _way_in(
     ours = next((file for file in on_path if _is_ours(file)), None)
     entries = [e for e in environment.get("PYTHONPATH", "").split(os.pathsep) if e]
     given = next((e for e in entries if _is_ours(str(Path(e, installation.START)))), None)
-    off = environment.get("HISPARSE_GUARD_MODE", "").strip().lower() == "off"
+    off = interpreter.switched_off(environment)
     plugin = any(p["name"] == PLUGIN for p in seen["plugins"])
     listed = environment.get("VLLM_PLUGINS")
     if plugin and listed is not None and PLUGIN not in listed.split(","):
@@ -303,7 +287,7 @@ def _way_in(
     meant = ours or given or plugin
     if off or not meant:
         return None, None
-    probe = interpreter.probe(started, environment)
+    probe = interpreter.probe(started)
     if probe.reason is None and seen["planted"]:
         result.say("ok", "way in", "by sitecustomize" + (" and as a vLLM plugin" if plugin else ""))
         return "sitecustomize", None

@@ -4,8 +4,8 @@ Its source is handed over with ``-c``: it imports the standard library and, at t
 guard's own classifier, and must stay free of syntax that an old Python refuses. It never imports
 vLLM, torch or FlashInfer: specs and files only.
 
-Arguments: the path entry of the guard that asks, for its classifier; ``cwd`` to keep the current
-folder on the path, as ``python -m`` does, or ``-``.
+Arguments: how many entries of ``sys.path`` came after ``site`` had run; the path entry of the guard
+that asks, for its classifier.
 """
 
 import json
@@ -106,10 +106,8 @@ def _classified(asker: str, folders: List[str]) -> Any:  # noqa: UP006
 
 
 def main() -> None:
-    asker, keep = sys.argv[1:3]
+    late, asker = sys.argv[1:3]
     flags = sys.flags
-    if keep != "cwd":
-        sys.path[:] = [entry for entry in sys.path if entry != ""]
     seen = {
         "executable": sys.executable,
         "python": ".".join(map(str, sys.version_info[:3])),
@@ -121,8 +119,7 @@ def main() -> None:
         "path": list(sys.path),
         "planted": any(type(f).__name__ == "HisparseGuardTripwire" for f in sys.meta_path),
         "sitecustomize": getattr(sys.modules.get("sitecustomize"), "__file__", None),
-        # `site` runs before the current folder is put on the path.
-        "sitecustomizes": _site(entry for entry in sys.path if entry != ""),
+        "sitecustomizes": _site(sys.path[int(late) :]),
         "guard": _location("hisparse_guard"),
         "wrapt": _location("wrapt"),
         "vllm": _location("vllm"),
