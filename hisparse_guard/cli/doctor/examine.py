@@ -12,7 +12,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -118,7 +118,7 @@ def examine(words: Sequence[str], environ: Mapping[str, str]) -> Examination:
     _ray(result, words, environment)
     if concerned:
         _mirror(result, seen)
-    _advise(result, label, way_in, blocked, words, environment, settings)
+    _advise(result, label, way_in, blocked, started, settings)
     return result
 
 
@@ -383,7 +383,11 @@ def _path_entries(result: Examination, environment: Mapping[str, str]) -> None:
             result.say("fix", "PYTHONPATH", f"{entry} does not exist")
             continue
         if path.is_file() and not zipfile.is_zipfile(path):
-            result.say("fix", "PYTHONPATH", f"{entry} is neither a folder nor a zip")
+            result.say(
+                "fix",
+                "PYTHONPATH",
+                f"{entry} is neither a folder nor a whole zip: if it is a bundle, bundle it again",
+            )
             continue
         _injected(result, path)
     if len(result.findings) == wrong:
@@ -667,8 +671,7 @@ def _advise(
     label: str | None,
     way_in: str | None,
     blocked: str | None,
-    words: Sequence[str],
-    environment: Mapping[str, str],
+    started: interpreter.Started,
     settings: Settings,
 ) -> None:
     if label is None:
@@ -698,7 +701,7 @@ def _advise(
         ]
         result.reason = f"{nothing}; the guard would change nothing"
         return
-    if environment.get(BACKEND) == "trtllm":
+    if started.environment.get(BACKEND) == "trtllm":
         result.advice = "not needed"
         result.reason = (
             f"{BACKEND}=trtllm is set, which vLLM obeys on one node; a group over nodes "
@@ -718,15 +721,25 @@ def _advise(
     result.advice = "needed"
     if settings.mode == "off":
         result.reason = f"{why}, and HISPARSE_GUARD_MODE=off keeps the guard out"
-        result.say("note", "mode", "off: nothing is guarded")
+        result.say("fix", "mode", "off: nothing is guarded; unset HISPARSE_GUARD_MODE")
     elif way_in is None:
         result.reason = f"{why}, and the guard is not in"
-        result.say(
-            "fix",
-            "way in",
-            "not injected: start the server with `hisparse-guard run -- CMD`, or with "
-            "PYTHONPATH=$(hisparse-guard path):$PYTHONPATH, on every rank",
-        )
+        result.say("fix", "way in", f"not injected: {_to_inject(started)}")
     else:
         observe = "; it only observes" if settings.mode == "observe" else ""
         result.reason = f"{why}; the guard gets in by {way_in}{observe}"
+
+
+def _to_inject(started: interpreter.Started) -> str:
+    """How to get the guard into `started`: with this installation, where its Python can load it."""
+    try:
+        environment = installation.in_front(started.environment)
+    except (FileNotFoundError, ValueError) as error:
+        return str(error)
+    reason = interpreter.probe(replace(started, environment=environment)).reason
+    if reason is not None:
+        return f"{reason}; on every rank"
+    return (
+        "start the server with `hisparse-guard run -- CMD`, or with "
+        f"PYTHONPATH=$(hisparse-guard path){interpreter.BEHIND}, on every rank"
+    )
