@@ -442,11 +442,12 @@ def test_evidence_that_is_spoiled_while_it_is_written(program: Program, tmp_path
         assert said, (name, result["stderr"])
 
 
-def test_evidence_in_a_good_folder(program: Program, tmp_path: Path) -> None:
-    program.as_guarded(
-        program.run([{"env": {"HISPARSE_GUARD_EVIDENCE_DIR": str(tmp_path / "e")}}])[0], 0
-    )
-    (file,) = (tmp_path / "e").iterdir()
+def test_a_missing_evidence_folder_is_made(program: Program, tmp_path: Path) -> None:
+    folder = tmp_path / "with" / "its" / "parents"
+    (result,) = program.run([{"env": {"HISPARSE_GUARD_EVIDENCE_DIR": str(folder)}}])
+    program.as_guarded(result, 0)
+    assert not [line for line in guard_lines(result["stderr"]) if "evidence" in line]
+    (file,) = folder.iterdir()
     assert stat.S_IMODE(file.stat().st_mode) & 0o022 == 0
     events = [json.loads(line)["event"] for line in file.read_text().splitlines()]
     assert events[0] == "armed" and "workspace" in events
