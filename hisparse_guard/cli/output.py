@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
+def plural(count: int, noun: str, many: str | None = None) -> str:
+    return f"{count} {noun if count == 1 else many or noun + 's'}"
+
+
 def templates() -> jinja2.Environment:
     """The page templates of this package; all values are escaped."""
     import jinja2

@@ -12,6 +12,7 @@ from hisparse_guard.cli.app import run_app
 from hisparse_guard.cli.triage import triage
 from hisparse_guard.cli.triage.catalogue import load
 from tests.triage.cases import CASES
+from tests.triage.logs import DATA
 
 
 def names(log: Path, **options: object) -> list[tuple[str, str]]:
@@ -42,6 +43,26 @@ def test_log_of_a_known_fault(tmp_path: Path, fault: str, certainty: str, log: s
 
 def test_every_entry_has_a_case() -> None:
     assert {case[0] for case in CASES} == {fault.id for fault in load().faults}
+
+
+def test_next_steps_that_name_ramp_can_be_run_as_they_are_written() -> None:
+    ramps = [
+        step
+        for fault in load().faults
+        for step in fault.next_steps
+        if "hisparse-guard ramp" in step
+    ]
+    assert ramps
+    assert all("--base-url URL" in step and "--model NAME" in step for step in ramps)
+
+
+def test_sizes_and_counts_of_a_small_log(capsys: pytest.CaptureFixture[str]) -> None:
+    path = DATA / "fixed-ok.log"
+    assert run_app(["triage", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert f"{path}: {path.stat().st_size} bytes, 1 line, 1 life" in shown
+    assert "life 1: line 1\n" in shown
+    assert "1 line `backend=trtllm`" in shown
 
 
 def test_sources_and_order() -> None:

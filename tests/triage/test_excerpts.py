@@ -67,7 +67,7 @@ def test_replay_names_its_lead_as_unproven() -> None:
 def test_healthy_log_says_what_was_checked(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_app(["triage", str(DATA / "fixed-ok.log")]) == 0
     out = capsys.readouterr().out
-    assert "1 lines `backend=trtllm`" in out
+    assert "1 line `backend=trtllm`" in out
     assert "0 lines with `CUDA error`" in out
 
 

@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from hisparse_guard import __version__
+from hisparse_guard.cli.output import plural
 from hisparse_guard.cli.report.life import Life, moment
 from hisparse_guard.cli.report.reading import NAME
 from hisparse_guard.cli.report.verdict import (
@@ -49,10 +50,6 @@ _MOST_MISSES = 5
 _COMMON = ("vLLM", "build class", "FlashInfer", "guard")
 _PAGE_WORKERS = 2000
 _PAGE_MISSES = 300
-
-
-def plural(count: int, noun: str, many: str | None = None) -> str:
-    return f"{count} {noun if count == 1 else many or noun + 's'}"
 
 
 def workspace(life: Life) -> str:

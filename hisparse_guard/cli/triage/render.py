@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 
+from hisparse_guard.cli.output import plural
 from hisparse_guard.cli.triage.core import (
     FAULT,
     HEALTHY,
@@ -168,6 +169,8 @@ def _life(name: str, judged: Judged, files: bool) -> list[str]:
     begun = f", begun by: {life.begun_by}" if life.begun_by else ""
     first, last = life.first, life.last or life.first
     lines = f"lines {first.number} to {last.number}"
+    if last.number == first.number:
+        lines = f"line {first.number}"
     if last.file != first.file:
         lines = f"{_place(life, first)} to {_place(life, last)}"
     place = f"{name} [{life.origin}]" if life.origin else name
@@ -187,14 +190,16 @@ def _life(name: str, judged: Judged, files: bool) -> list[str]:
             out.append("  First exceptions")
             out += _evidence(life.exceptions[:6], files)
         if life.requests_failed:
-            out.append(f"  {life.requests_failed} requests were answered with a 5xx status")
+            failed = plural(life.requests_failed, "request")
+            out.append(f"  {failed} answered with a 5xx status")
         out.append("  Next: report it with the whole log, versions and flags")
     if judged.verdict == HEALTHY or judged.unexplained:
         counts = facts_json(life)["backend_lines"]
         out.append(
-            f"  Checked: {counts['mnnvl']} lines `backend=mnnvl`, {counts['trtllm']} lines "
-            f"`backend=trtllm` (vLLM writes one a node), {life.count('cuda_error')} lines with "
-            f"`CUDA error`, {len(life.fatal_lines())} lines of any fatal kind"
+            f"  Checked: {plural(counts['mnnvl'], 'line')} `backend=mnnvl`, "
+            f"{plural(counts['trtllm'], 'line')} `backend=trtllm` (vLLM writes one a node), "
+            f"{plural(life.count('cuda_error'), 'line')} with `CUDA error`, "
+            f"{plural(len(life.fatal_lines()), 'line')} of any fatal kind"
         )
         if not counts["mnnvl"] and not counts["trtllm"]:
             out.append(
@@ -202,8 +207,8 @@ def _life(name: str, judged: Judged, files: bool) -> list[str]:
             )
         if life.error_count or life.exception_count:
             out.append(
-                f"  {life.error_count} other ERROR lines and {life.exception_count} exceptions, "
-                "none of a kind that ends a server:"
+                f"  {plural(life.error_count, 'other ERROR line')} and "
+                f"{plural(life.exception_count, 'exception')}, none of a kind that ends a server:"
             )
             out += _evidence([*life.errors, *life.exceptions][:4], files)
     for notice in judged.notices:
@@ -215,21 +220,20 @@ def _life(name: str, judged: Judged, files: bool) -> list[str]:
 
 def text(result: Triage) -> str:
     """The whole answer as text, ending without a newline."""
+    from rich.filesize import decimal
+
     out: list[str] = []
     for log in result.files:
         lives = len(log.lives) + log.lives_dropped
-        size = f"{log.bytes / 1e6:.1f} MB, {log.lines} lines" if log.bytes else "empty"
-        what = (
-            f", {lives} {'life' if lives == 1 else 'lives'}"
-            if log.kind == "log"
-            else f", {log.kind}"
-        )
+        size = f"{decimal(log.bytes)}, {plural(log.lines, 'line')}" if log.bytes else "empty"
+        what = f", {plural(lives, 'life', 'lives') if log.kind == 'log' else log.kind}"
         if log.kind == "log" and not lives:
             what = ", no start in it"
         out.append(f"{log.name}: {size}{what if log.bytes else ''}")
         out += [f"  {note}" for note in log.notes]
         if log.lives_dropped:
-            out.append(f"  {log.lives_dropped} lives in the middle are counted and not shown")
+            dropped = plural(log.lives_dropped, "life", "lives")
+            out.append(f"  {dropped} in the middle counted and not shown")
     files = len(result.files) > 1
     for number, (name, judged) in enumerate(result.lives):
         if number < FULL or number == len(result.lives) - 1:
