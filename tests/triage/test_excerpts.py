@@ -187,3 +187,10 @@ def test_pieces_of_one_log_keep_their_names_and_order(
     assert f"all-reduce workspace: mnnvl [expected: trtllm]  ({log}:1)" in shown
     assert f"block size: 64  ({script}:4)" in shown
     assert not re.search(r"\(line \d", shown)
+
+
+def test_a_load_result_before_the_pieces_hides_nothing() -> None:
+    names = ("evalscope-summary.txt", "main-crash.log")
+    result = triage([str(DATA / name) for name in names], joined=True)
+    assert result.exit_code == 1
+    assert [log.kind for log in result.files] == ["load result (evalscope)", "log"]

@@ -750,13 +750,13 @@ def triage(
         for life in begun:
             next(log for log in files if log.name == life.first.file).lives.append(life)
     for log in files:
-        if log.kind != "log":
-            log.lives = []
-            continue
-        log.lives = [life for life in log.lives if life.recognised]
-        if not log.bytes:
+        # A joined log may begin in a load result that was given before it.
+        keep = joined or log.kind == "log"
+        log.lives = [life for life in log.lives if keep and life.recognised]
+    for log in files:
+        if log.kind == "log" and not log.bytes:
             log.kind = "empty"
-        elif not any(one.lives for one in (files if joined else [log])):
+        elif log.kind == "log" and not any(one.lives for one in (files if joined else [log])):
             log.kind = "not a vLLM log"
     failed = sum(result.failed for result in results)
     judged: dict[str, Any] | None = None
