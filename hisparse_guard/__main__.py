@@ -7,20 +7,31 @@ import io
 import os
 import sys
 
+# As in pyproject.toml: what the commands need, and the guard never does.
+NEEDED = ["typer", "rich", "httpx", "jinja2", "prometheus_client"]
+if sys.version_info < (3, 11):
+    NEEDED.append("tomli")
+
 
 def main() -> int:
     """Runs one command and returns its exit code; a usage error is one line and exit 2."""
     try:
-        from hisparse_guard.cli.app import run_app
+        return _main()
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] == "hisparse_guard":
+        missing = (error.name or "").partition(".")[0]
+        if missing in ("", "hisparse_guard"):
             raise
         print(
-            f"hisparse-guard: the commands need {error.name}, which is not installed here; "
-            f"run: pip install {error.name} (the guard itself never needs it)",
+            f"hisparse-guard: this command needs {missing}, which is not installed here; for all "
+            f"commands run: pip install {' '.join(NEEDED)} (the guard itself needs none of them)",
             file=sys.stderr,
         )
         return 2
+
+
+def _main() -> int:
+    from hisparse_guard.cli.app import run_app
+
     for stream in (sys.stdout, sys.stderr):
         # A terminal or a pipe that is not UTF-8 must not cost the answer.
         if isinstance(stream, io.TextIOWrapper):

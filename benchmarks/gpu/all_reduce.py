@@ -985,28 +985,27 @@ def markdown(results):
 
 
 def gpus():
-    done = subprocess.run(
-        ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    count = len(done.stdout.split())
+    count = len(nvidia_smi("index"))
     if count < 2:
         raise SystemExit(
-            f"{count} GPU here: this needs two, since the kernels do not serve two ranks on one "
-            "(each waits for the other); --dry runs without any, and checks this script only"
+            f"{count} NVIDIA GPUs here: this needs two, since the kernels do not serve two ranks "
+            "on one (each waits for the other); --dry runs without any, and checks this script only"
         )
     return min(count, 2)
 
 
 def driver():
+    return next(iter(nvidia_smi("driver_version")), None)
+
+
+def nvidia_smi(field):
+    """`field` of each GPU; empty where there is no nvidia-smi, or it fails."""
+    command = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader"]
     try:
-        command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
-        return done.stdout.split()[0]
-    except (OSError, subprocess.CalledProcessError, IndexError):
-        return None
+    except (OSError, subprocess.CalledProcessError):
+        return []
+    return done.stdout.split()
 
 
 def main():
@@ -1014,7 +1013,11 @@ def main():
     parser.add_argument("--out", type=Path, default=Path("gpu-results"), help="a new folder")
     parser.add_argument("--ranks", type=int, help="default: 2")
     parser.add_argument("--hidden", type=int, default=7168, help="default: DeepSeek-V3.2's 7168")
-    parser.add_argument("--dry", action="store_true")
+    parser.add_argument(
+        "--dry",
+        action="store_true",
+        help="no GPU, gloo in place of the kernels: checks this script",
+    )
     parser.add_argument("--quick", action="store_true", help="fewer sizes and rounds")
     parser.add_argument("--guard", type=Path, help="a bundle to inject (default: made here)")
     parser.add_argument(

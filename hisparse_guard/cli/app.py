@@ -31,7 +31,8 @@ COMMANDS: dict[str, str] = {
     "doctor": "doctor",
 }
 
-# Words after `--` belong to another program, and are not to be parsed here.
+# Words from the first on that is no option, or after `--`, belong to another program, and are
+# not to be parsed here.
 PASS_THROUGH = {"run", "doctor"}
 
 
@@ -58,7 +59,7 @@ def _root(
 for _name, _module in COMMANDS.items():
     app.command(
         _name,
-        context_settings={"ignore_unknown_options": True} if _name in PASS_THROUGH else {},
+        context_settings={"allow_interspersed_args": False} if _name in PASS_THROUGH else {},
     )(import_module(f"{__package__}.{_module}").command)
 
 
@@ -87,7 +88,8 @@ def run_app(arguments: Sequence[str]) -> int:
         describe = getattr(error, "format_message", None)
         if describe is None:
             raise
-        message = " ".join(describe().split())
+        # How typer's validators begin, which says nothing to an operator.
+        message = " ".join(describe().split()).replace("Value error, ", "")
         context = getattr(error, "ctx", None)
         where = context.command_path if context else PROG
         print(f"{where}: {message} (try: {where} --help)", file=sys.stderr)

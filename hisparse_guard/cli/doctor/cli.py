@@ -20,7 +20,7 @@ def command(
     """Say what this environment is and what the guard would do in it.
 
     Reads files only; vLLM, torch and FlashInfer are not imported. Exit code: 0 fine,
-    1 something to fix.
+    1 something to fix, 2 wrong usage.
     """
     import os
 

@@ -91,14 +91,16 @@ def command(
     deployment: Annotated[
         list[Path] | None,
         typer.Option(
-            "--deployment", help="A file that says how the server is deployed, for --archive."
+            "--deployment",
+            help="A file that says how the server is deployed, for --archive; repeatable.",
         ),
     ] = None,
 ) -> None:
-    """Run the concurrency ramp against a server and say whether the fault is gone.
+    """Run the concurrency ramp and say whether the fault is gone.
 
     An API key is taken from OPENAI_API_KEY or VLLM_API_KEY, never from the command line.
-    Exit: 0 all requests done and the engine alive, 1 failures, 130 ended by Ctrl-C.
+    Exit: 0 all requests done and the engine alive, 1 failures, 2 wrong usage or no ramp could be
+    run, 130 ended by Ctrl-C.
     """
     from hisparse_guard.cli.ramp.cli import Outputs, ramp
 
