@@ -29,39 +29,63 @@ def command(
         ),
     ] = None,
     workload: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="KIND/NAME",
             help="configmap: what the patch is for (Deployment, StatefulSet, DaemonSet, Job, Pod).",
+            show_default="Deployment/vllm",
         ),
-    ] = "Deployment/vllm",
+    ] = None,
     container: Annotated[
-        str, typer.Option(metavar="NAME", help="configmap: the container to guard.")
-    ] = "vllm",
+        str | None,
+        typer.Option(
+            metavar="NAME", help="configmap: the container to guard.", show_default="vllm"
+        ),
+    ] = None,
     command: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="WORDS",
             help="configmap: the container's `command` as it is now or, where it has none, its "
             "image's ENTRYPOINT.",
+            show_default="vllm serve",
         ),
-    ] = "vllm serve",
+    ] = None,
     image_pythonpath: Annotated[
         str | None,
         typer.Option(
             metavar="VALUE",
             help="configmap: set PYTHONPATH by `env` and not by a shell around the command, with "
-            "VALUE (PYTHONPATH in the image, '' for none) behind the guard.",
+            "VALUE (PYTHONPATH in the image, '' for none) behind the guard; without --command.",
         ),
     ] = None,
 ) -> None:
-    """Writes a self-contained, pure-Python copy of the guard for CPython 3.10 and later."""
+    """Writes the guard as one self-contained folder, zip or ConfigMap.
+
+    Pure Python, for CPython 3.10 and later. Prints the sha256 of the zip, or of a folder's
+    manifest.
+    """
     import shlex
 
     from hisparse_guard.cli import bundling
     from hisparse_guard.cli.app import usage_error
 
     form = format or (Format.zip if dest.suffix == ".zip" else Format.dir)
+    if form is not Format.configmap:
+        for name, given in (
+            ("--workload", workload),
+            ("--container", container),
+            ("--command", command),
+            ("--image-pythonpath", image_pythonpath),
+        ):
+            if given is not None:
+                raise usage_error(f"{name} goes with --format configmap")
+    if command is not None and image_pythonpath is not None:
+        raise usage_error("--image-pythonpath leaves the command as it is: give no --command")
+    try:
+        words = shlex.split("vllm serve" if command is None else command)
+    except ValueError as error:
+        raise usage_error(f"--command {command}: {error}") from error
     if dest.exists() or dest.is_symlink():
         raise usage_error(
             f"{dest} exists; a bundle in use must not change under its processes: choose a new name"
@@ -76,13 +100,15 @@ def command(
             digest, of = bundling.write_zip(contents, dest)
         else:
             patch = bundling.Patch(
-                workload=workload,
-                container=container,
-                command=tuple(shlex.split(command)),
+                workload="Deployment/vllm" if workload is None else workload,
+                container="vllm" if container is None else container,
+                command=tuple(words),
                 image_pythonpath=image_pythonpath,
             )
             digest, of = bundling.write_configmap(contents, dest, patch)
     except (bundling.Unbundled, OSError) as error:
         raise usage_error(str(error)) from error
-    # As sha256sum prints it, so that `sha256sum --check` reads it.
+    if form is Format.configmap:
+        typer.echo(f"{dest}: configmap.yaml and patch.yaml, which puts the zip at {of}", err=True)
+    # As sha256sum prints it, so that `sha256sum --check` reads it: a ConfigMap's in the container.
     typer.echo(f"{digest}  {of}")

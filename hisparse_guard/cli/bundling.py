@@ -282,10 +282,17 @@ volumes:
     name: {configmap}
     defaultMode: 292  # 0444
 """
+    if kind in ("Job", "Pod"):
+        apply = f"""\
+# Kubernetes does not change a {kind} in place; with your manifest of it in {kind.lower()}.yaml:
+# kubectl patch --local -f {kind.lower()}.yaml --patch-file patch.yaml -o yaml > guarded.yaml
+# kubectl replace --force -f guarded.yaml
+"""
+    else:
+        apply = f"# kubectl patch {kind.lower()} {name} --patch-file patch.yaml\n"
     head = f"""\
 # kubectl apply -f configmap.yaml
-# kubectl patch {kind.lower()} {name} --patch-file patch.yaml
-apiVersion: {api_version}
+{apply}apiVersion: {api_version}
 kind: {kind}
 metadata:
   name: {json.dumps(name)}

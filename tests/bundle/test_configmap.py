@@ -19,7 +19,7 @@ import yaml
 from hisparse_guard import __version__
 from hisparse_guard.cli import manifest
 from tests.startup.sandbox import environment, python, vllm_folder
-from tests.support.bundles import bundled
+from tests.support.bundles import bundled, hisparse_guard
 
 VERSIONS = kubernetes_validate.utils.all_versions()
 
@@ -181,3 +181,48 @@ def test_names_that_need_quotes(tmp_path: Path) -> None:
     _, patch = made(tmp_path, "--workload", "deployment/true", "--container", "123")
     assert patch["metadata"]["name"] == "true"
     assert patch["spec"]["template"]["spec"]["containers"][0]["name"] == "123"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--workload", "Pod/vllm"], "--workload goes with --format configmap"),
+        (["--container", "vllm"], "--container goes with"),
+        (["--command", ""], "--command goes with"),
+        (["--image-pythonpath", "", "--format", "zip"], "--image-pythonpath goes with"),
+        (
+            ["--format", "configmap", "--command", "foo", "--image-pythonpath", ""],
+            "give no --command",
+        ),
+        (
+            ["--format", "configmap", "--command", 'vllm "unclosed'],
+            '--command vllm "unclosed: No closing quotation',
+        ),
+        (["--format", "configmap", "--workload", "vllm"], "is not KIND/NAME"),
+        (["--format", "configmap", "--command", ""], "command is empty"),
+    ],
+)
+def test_wrong_usage(words: list[str], says: str, tmp_path: Path) -> None:
+    done = hisparse_guard("bundle", tmp_path / "made", *words)
+    assert (done.returncode, done.stdout) == (2, ""), done
+    assert says in done.stderr and done.stderr.count("\n") == 1, done.stderr
+    assert not (tmp_path / "made").exists()
+
+
+def test_what_was_written_is_told(tmp_path: Path) -> None:
+    dest = tmp_path / "made"
+    done = hisparse_guard("bundle", dest, "--format", "configmap")
+    zipped = f"/opt/hisparse-guard/hisparse-guard-{__version__}.zip"
+    assert done.stdout.split()[1] == zipped
+    assert done.stderr == f"{dest}: configmap.yaml and patch.yaml, which puts the zip at {zipped}\n"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_how_the_patch_is_applied(kind: str, tmp_path: Path) -> None:
+    """Kubernetes refuses to change what this patches in a Pod or a Job."""
+    folder = bundled(tmp_path / "made", "--format", "configmap", "--workload", f"{kind}/vllm")
+    head = [line for line in (folder / "patch.yaml").read_text().splitlines() if line[0] == "#"]
+    replaced = any("kubectl replace --force" in line for line in head)
+    assert replaced == (kind in ("Pod", "Job"))
+    in_place = any("--patch-file" in line and "--local" not in line for line in head)
+    assert in_place != replaced
