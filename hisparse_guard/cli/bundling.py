@@ -290,8 +290,10 @@ volumes:
 """
     else:
         apply = f"# kubectl patch {kind.lower()} {name} --patch-file patch.yaml\n"
+    # Without --server-side, kubectl keeps the whole object in an annotation too, which may not be
+    # larger than 256 KiB.
     head = f"""\
-# kubectl apply -f configmap.yaml
+# kubectl apply --server-side -f configmap.yaml
 {apply}apiVersion: {api_version}
 kind: {kind}
 metadata:
