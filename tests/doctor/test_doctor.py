@@ -253,6 +253,17 @@ def test_a_sitecustomize_in_front_that_does_not_hand_on(
     assert f"it shadows {other}/sitecustomize.py, and hands on" in said(result, "sitecustomize")
 
 
+def test_no_sitecustomize_on_the_path(bundle: Path, tree: Path, tmp_path: Path) -> None:
+    """The package and its plugin, as pip installs them."""
+    with zipfile.ZipFile(bundle) as archive:
+        archive.extractall(tmp_path / "site")
+    for file in (tmp_path / "site").glob("sitecustomize.*"):
+        file.unlink()
+    text = said(doctor(tmp_path / "site", tree), "way in")
+    assert text.startswith("note: by vLLM's plugin loading only")
+    assert "ran no sitecustomize: the guard's is not on its PYTHONPATH" in text
+
+
 def test_a_guard_that_cannot_be_loaded(tree: Path) -> None:
     """The repo's root, in an image without wrapt."""
     result = doctor(ROOT, tree)
@@ -267,6 +278,8 @@ def test_switched_off(bundle: Path, tree: Path) -> None:
     for path in ((bundle, tree), (tree,)):
         result = doctor(*path, HISPARSE_GUARD_MODE="off")
         assert said(result, "mode").startswith("fix: off")
+        if bundle in path:
+            assert "it does not wait for vLLM's import" in said(result, "sitecustomize")
         assert result.exit_code == 1
     result = doctor(bundle, vllm_release("0.24.0"), HISPARSE_GUARD_MODE="off")
     assert (result.advice, said(result, "mode")) == ("not needed", "")

@@ -335,7 +335,9 @@ def _sitecustomize(
             "put the guard's entry first on PYTHONPATH",
         )
     else:
-        result.say("note", "sitecustomize", f"the guard's, {ours}, which planted nothing")
+        result.say(
+            "note", "sitecustomize", f"the guard's, {ours}; it does not wait for vLLM's import"
+        )
 
 
 def _is_ours(file: str) -> bool:
