@@ -144,6 +144,9 @@ DERIVED: dict[str, tuple[str, dict[str, Any]]] = {
     "odd-shape": ("0.33.0", {MODULE: odd_shape}),
 }
 
+# What a release imports that the one of the environment does not.
+WANTS = {"0.19.1": (environments.gguf_path,)}
+
 
 @functools.cache
 def tree(name: str) -> Path:
@@ -175,7 +178,7 @@ def run_jobs(
     Args:
         guard: what is put on PYTHONPATH in front of vLLM; None for a control without the guard.
     """
-    path = [*(guard or []), tree(name)]
+    path = [*(guard or []), tree(name), *(folder() for folder in WANTS.get(name, ()))]
     environment = {
         k: v
         for k, v in os.environ.items()

@@ -324,7 +324,8 @@ def fused_op(w):
     with w.set_config(w.config):
         pass
     gemma.get_tensor_model_parallel_rank = lambda: w.rank
-    gemma.get_tp_group = lambda: SimpleNamespace(cpu_group=w.group)
+    # Up to 0.31 the getters are given the device's group.
+    gemma.get_tp_group = lambda: SimpleNamespace(cpu_group=w.group, device_group=w.group)
     if gemma.flashinfer_trtllm_fused_allreduce_norm is None:
         # The op needs a compiled extension; whether it is there is not what is asked here.
         gemma.flashinfer_trtllm_fused_allreduce_norm = object()

@@ -120,6 +120,11 @@ class Results:
             assert "error" not in rank, rank.get("traceback")
         return {backend for rank in ranks for backend in rank["made"]}
 
+    def alone(self, way: str) -> set[str]:
+        """What vLLM alone makes: up to 0.25 the quant getter asks for trtllm whatever is."""
+        quant = way.startswith("quant") and self.name == "fork-0.25"
+        return {"mnnvl", "trtllm"} if quant else {"mnnvl"}
+
 
 _results: dict[str, Results] = {}
 
@@ -147,7 +152,8 @@ def on(*trees: str) -> Any:
 @on(*FAULTY)
 @pytest.mark.parametrize("way", LAZY)
 def test_lazy_workspace_is_trtllm_on_every_rank(results: Results, way: str) -> None:
-    assert results.made(results.plain(way)) == {"mnnvl"}, "the control no longer shows the fault"
+    alone = results.made(results.plain(way))
+    assert alone == results.alone(way), "the control no longer shows the fault"
     assert results.made(results.guarded(way)) == {"trtllm"}
     assert results.backends(results.guarded(way)) == {"trtllm"}
 
@@ -251,7 +257,7 @@ def test_the_resolver_is_called_as_often_as_without_the_guard(results: Results) 
 @on(*FAULTY)
 def test_observe_changes_nothing_and_says_what_it_would_do(results: Results) -> None:
     ranks = results.guarded("observe")
-    assert results.made(ranks) == {"mnnvl"}
+    assert results.made(ranks) == results.alone("quant_last")
     assert all(set(rank["after"].values()) == {"function"} for rank in ranks)
     assert any("the guard would use trtllm" in line for line in results.log("observe"))
     assert any("at risk: backend=mnnvl" in line for line in results.log("observe"))

@@ -175,6 +175,11 @@ def wrapt_path(version: str = "2.5.2") -> Path:
     return _folder("wrapt", version, [f"wrapt=={version}"])
 
 
+def gguf_path() -> Path:
+    """A folder for ``sys.path`` with gguf, which vLLM 0.19 imports with its config."""
+    return _folder("gguf", "0.19.0", ["gguf==0.19.0"])
+
+
 def opentelemetry_path() -> Path:
     """A folder for ``sys.path`` with what the server environment lacks for OpenTelemetry's
     auto-instrumentation: vLLM itself brings its API and SDK."""
@@ -250,6 +255,7 @@ def build_all() -> None:
         vllm_release(version)
     image_python()
     wrapt_path()
+    gguf_path()
     server_python()
     injectors_python()
     ray_python()
