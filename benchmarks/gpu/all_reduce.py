@@ -794,8 +794,8 @@ class Run:
             expected = {
                 "getter": ["function"],
                 "one object": True,
-                "resolver": "GuardedFunction",
-                "create": "GuardedFunction",
+                "resolver": "UntracedFunction",
+                "create": "UntracedFunction",
             }
             found = arm.do("hot_path")
             self.check(

@@ -19,6 +19,7 @@ def arm(how: str) -> None:
     """
     global _armed
     if _armed:
+        _look_again()
         return
     _armed = True
     if os.environ.get("HISPARSE_GUARD_MODE", "").strip().lower() == "off":
@@ -38,6 +39,16 @@ def arm(how: str) -> None:
         # Ctrl-C or an exit: it passes, and the next import of vLLM arms.
         _armed = False
         raise
+
+
+def _look_again() -> None:
+    # Not there in mode off, or while another thread arms.
+    hooks = sys.modules.get("hisparse_guard.runtime.hooks")
+    try:
+        if hooks is not None:
+            hooks.look_again()
+    except Exception:
+        pass
 
 
 def _arm(how: str) -> None:

@@ -24,6 +24,7 @@ from hisparse_guard.runtime.settings import read_settings
 
 GETTERS = {"get_fi_ar_workspace": "primary", "get_fi_ar_quant_workspace": "quant"}
 CONFIG_MODULES = ("vllm.config.vllm", "vllm.config")
+UNTRACED = (RESOLVER, "_create_workspace", "set_current_vllm_config")
 
 
 class _Inside(threading.local):
@@ -61,6 +62,16 @@ class GuardedFunction(wrapt.FunctionWrapper):  # type: ignore[misc]
         return self
 
 
+class UntracedFunction(GuardedFunction):
+    """A function wrapper that torch.compile calls, even from code that it traces.
+
+    Dynamo takes a wrapper for the function in it, and would trace that one, past the guard. The
+    getters stay traceable: once there is a workspace, code that is compiled whole may hold them.
+    """
+
+    _torchdynamo_disable = True
+
+
 class _NoFlashInferAllReduce(BaseException):
     """Leaves vLLM's getter once its resolver was called and no workspace is to be made.
 
@@ -77,6 +88,7 @@ def set_current_vllm_config(wrapped: Any, instance: Any, args: Any, kwargs: Any)
     Can go: with the resolver's wrapper below.
     """
     manager = wrapped(*args, **kwargs)
+    attempt("vLLM's modules are not looked at again", look_again)
     config = args[0] if args else kwargs.get("vllm_config")
     if config is not None:
         attempt("a config was not noted", guard.note_config, config)
@@ -350,7 +362,8 @@ def _put(module: Any, name: str, wrapper: Callable[..., Any]) -> None:
         return
     key = f"{module.__name__}.{name}"
     if key not in _wrapped or _wrapped[key][0] is not function:
-        _wrapped[key] = (function, GuardedFunction(function, wrapper))
+        kind = UntracedFunction if name in UNTRACED else GuardedFunction
+        _wrapped[key] = (function, kind(function, wrapper))
     guarded = _wrapped[key][1]
     rebind(function, guarded)
     # Last: once it is here, this function is done.
@@ -424,12 +437,28 @@ def _protected(hook: Callable[[Any], None]) -> Callable[[Any], None]:
     return run
 
 
+# Module: its hook, and what stays wrapped in it for as long as the hook has done its work.
+_HOOKS = {
+    **dict.fromkeys(CONFIG_MODULES, (_protected(_hook_config), "set_current_vllm_config")),
+    ALL_REDUCE: (_protected(_hook_all_reduce), RESOLVER),
+    "vllm.envs": (_protected(_hook_envs), "compile_factors"),
+}
+
+
+def look_again() -> None:
+    """Wraps what was executed unheard: wrapt tells of each name once, and of none that a finder
+    in front of its own answers for."""
+    for name, (hook, sign) in _HOOKS.items():
+        module = sys.modules.get(name)
+        function = _namespace(module).get(sign) if module is not None else None
+        if _is_plain(function) and not _is_guarded(function):
+            hook(module)
+
+
 def install() -> None:
     """Registers the hooks; a target imported already is wrapped at once."""
     guard.on_hisparse[:] = [_step_back_in]
     guard.on_settings[:] = [_follow_settings]
-    for name in CONFIG_MODULES:
-        wrapt.register_post_import_hook(_protected(_hook_config), name)
-    wrapt.register_post_import_hook(_protected(_hook_all_reduce), ALL_REDUCE)
-    wrapt.register_post_import_hook(_protected(_hook_envs), "vllm.envs")
+    for name, (hook, _) in _HOOKS.items():
+        wrapt.register_post_import_hook(hook, name)
     log.say(logging.DEBUG, "hooks are in place")

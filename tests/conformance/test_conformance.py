@@ -240,7 +240,7 @@ def test_hot_path_is_the_original_function_everywhere(results: Results) -> None:
         assert set(rank["before"].values()) == {"GuardedFunction"}
         assert set(rank["after"].values()) == {"function"}
         assert len(rank["same"]) >= 2 and all(rank["same"])
-        assert rank["resolver"] == rank["create"] == "GuardedFunction"
+        assert rank["resolver"] == rank["create"] == "UntracedFunction"
 
 
 @on(*HISPARSE_RELEASES)
@@ -361,7 +361,7 @@ def test_a_workspace_from_before_hisparse_is_reported_and_the_next_is_right(
 @on(*FAULTY)
 def test_functions_that_name_what_is_wrapped_can_be_pickled(results: Results) -> None:
     for rank in results.guarded("pickled"):
-        assert rank["wrapped"] == "GuardedFunction"
+        assert rank["wrapped"] == "UntracedFunction"
         kinds = ("pickle", "cloudpickle", "copy", "names", "holds")
         assert all(rank[kind] is True for kind in kinds), rank
 

@@ -59,6 +59,59 @@ def vllm_folder(folder: Path) -> Path:
     return write(folder, {"vllm/__init__.py": "", "vllm/config.py": "x = 1\n"})
 
 
+FI = "vllm/distributed/device_communicators/flashinfer_all_reduce.py"
+HISPARSE_VLLM = {
+    "vllm/__init__.py": "",
+    "vllm/distributed/__init__.py": "",
+    "vllm/distributed/device_communicators/__init__.py": "",
+    "vllm/config.py": """
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+hisparse_config = None
+current = None
+
+@contextmanager
+def set_current_vllm_config(vllm_config):
+    global current
+    before, current = current, vllm_config
+    try:
+        yield
+    finally:
+        current = before
+
+def get_current_vllm_config_or_none():
+    return current
+
+given = SimpleNamespace(attention_config=SimpleNamespace(hisparse_config=1))
+""",
+    FI: """
+class Workspace:
+    def __init__(self, backend):
+        self.backend = backend
+
+workspace = None
+
+def _resolve_fi_ar_backend():
+    return "mnnvl", True
+
+def _create_workspace(backend, group):
+    return Workspace(backend)
+
+def get_fi_ar_workspace(group=None):
+    global workspace
+    if workspace is None:
+        workspace = _create_workspace(_resolve_fi_ar_backend()[0], group)
+    return workspace
+""",
+}
+
+
+def hisparse_folder(folder: Path) -> Path:
+    """The least of a vLLM that has HiSparse and the fault."""
+    return write(folder, HISPARSE_VLLM)
+
+
 def environment(path: Sequence[Path | str] = (), **more: str) -> dict[str, str]:
     """A clean environment with `path` as PYTHONPATH."""
     kept = {name: os.environ[name] for name in KEPT if name in os.environ}
