@@ -79,7 +79,11 @@ class _ArmingLoader:
             if not tripwire.armed:
                 # Before arming, whose own imports ask the tripwire too.
                 tripwire.armed = True
-                from hisparse_guard.runtime.arm import arm
+                try:
+                    from hisparse_guard.runtime.arm import arm
+                except Exception:
+                    # A passing failure must not leave this rank alone unguarded.
+                    from hisparse_guard.runtime.arm import arm
 
                 arm("sitecustomize")
         except Exception as error:

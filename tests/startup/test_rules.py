@@ -368,6 +368,20 @@ print(sys.armings)
     assert done.stdout.strip() == "['sitecustomize']", done
 
 
+def what_fails_once_is_tried_again(root: Path, source: str) -> None:
+    arm = """
+import sys
+sys.tries = getattr(sys, "tries", 0) + 1
+if sys.tries == 1:
+    raise OSError("too many open files")
+def arm(how):
+    sys.armings = [how]
+"""
+    guard, image = guarded(root, source, arm=arm), vllm_folder(root / "image")
+    done = python("import vllm, sys; print(getattr(sys, 'armings', None))", [guard, image])
+    assert (done.stdout, done.stderr) == ("['sitecustomize']\n", ""), done
+
+
 def vllms_own_error_passes(root: Path, source: str) -> None:
     guard = guarded(root, source)
     image = write(root / "image", {"vllm/__init__.py": "raise RuntimeError('its own')"})
@@ -437,7 +451,6 @@ def path_and_finders_are_as_before(root: Path, source: str) -> None:
     )
 
 
-ARM_CALL = 'from hisparse_guard.runtime.arm import arm\n\n                arm("sitecustomize")\n'
 IN_FIND_SPEC = 'if hasattr(spec.loader, "exec_module"):'
 OS_WRITE = 'os.write(sys.stderr.fileno(), f"hisparse-guard: {text}\\n".encode("utf-8", "replace"))'
 
@@ -521,6 +534,9 @@ BREAKS: dict[Callable[[Path, str], None], list[tuple[str, str]]] = {
         ("            tripwire.armed = False\n            raise", "            pass"),
     ],
     who_catches_an_interrupt_is_guarded_all_the_same: [("tripwire.armed = False", "pass")],
+    what_fails_once_is_tried_again: [
+        ("                except Exception:\n", "                except KeyError:\n")
+    ],
     vllms_own_error_passes: [
         (
             "        loader.exec_module(module)",
