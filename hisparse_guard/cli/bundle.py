@@ -86,13 +86,14 @@ def command(
         words = shlex.split("vllm serve" if command is None else command)
     except ValueError as error:
         raise usage_error(f"--command {command}: {error}") from error
-    if dest.exists() or dest.is_symlink():
-        raise usage_error(
-            f"{dest} exists; a bundle in use must not change under its processes: choose a new name"
-        )
-    if not dest.absolute().parent.is_dir():
-        raise usage_error(f"{dest.absolute().parent} is not a folder")
     try:
+        if dest.exists() or dest.is_symlink():
+            raise bundling.Unbundled(
+                f"{dest} exists; a bundle in use must not change under its processes: "
+                "choose a new name"
+            )
+        if not dest.absolute().parent.is_dir():
+            raise bundling.Unbundled(f"{dest.absolute().parent} is not a folder")
         contents = bundling.contents(python)
         if form is Format.dir:
             digest, of = bundling.write_folder(contents, dest)

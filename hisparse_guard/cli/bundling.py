@@ -174,10 +174,11 @@ def write_zip(contents: Contents, dest: Path) -> tuple[str, Path]:
 
 
 def _write_whole(dest: Path, data: bytes) -> None:
-    with tempfile.NamedTemporaryFile(dir=dest.absolute().parent, delete=False) as made:
-        made.write(data)
-        Path(made.name).chmod(0o644)
-    Path(made.name).rename(dest)
+    with tempfile.TemporaryDirectory(dir=dest.absolute().parent, prefix=f".{dest.name}.") as made:
+        whole = Path(made) / dest.name
+        whole.write_bytes(data)
+        whole.chmod(0o644)
+        whole.rename(dest)
 
 
 @dataclass(frozen=True)

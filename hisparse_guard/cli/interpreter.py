@@ -12,6 +12,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 PYTHON = re.compile(r"(?:python|pypy)[0-9.]*t?")
 # What pip writes where a path is too long for a `#!` line or has a space in it.
@@ -56,7 +57,11 @@ def started_by(words: Sequence[str], environment: Mapping[str, str]) -> Started 
     if PYTHON.fullmatch(Path(program).name):
         options, script = _options(words[1:])
         return Started(outer, environment, program, options, _folder(script))
-    found, environment = _by_first_line(program, environment)
+    try:
+        found, environment = _by_first_line(program, environment)
+    except (OSError, ValueError):
+        # It may be run and not read, or has a quotation mark of which there is no second.
+        found = []
     if not found or not PYTHON.fullmatch(Path(found[0]).name):
         return Started(outer, environment)
     options, _ = _options(found[1:])
@@ -100,6 +105,8 @@ def _by_first_line(
             return [], environment
         first = file.readline().decode(errors="replace").strip()
         second = file.readline().decode(errors="replace").strip()
+    if not first:
+        return [], environment
     # The kernel splits once: all that follows the interpreter is one argument.
     interpreter, *argument = first.split(None, 1)
     name = Path(interpreter).name
@@ -187,6 +194,30 @@ def ask(started: Started, program: str, *arguments: str) -> subprocess.Completed
     )
 
 
+def only_tells(started: Started) -> bool:
+    """Whether the interpreter of `started` runs nothing: asked for its version or its help."""
+    return any(
+        o.startswith(("--version", "--help"))
+        or (o[:1] == "-" and not o.startswith(("--", *WITH_VALUE)) and set(o) & set("Vh?"))
+        for o in started.options
+    )
+
+
+def answer(done: subprocess.CompletedProcess[str], key: str) -> dict[str, Any] | None:
+    """The JSON object with `key` that a program gave to `ask` printed on a line of its own.
+
+    None where it printed none. What the image's own start and end print may stand around it.
+    """
+    for line in reversed(done.stdout.splitlines()):
+        try:
+            found = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(found, dict) and key in found:
+            return found
+    return None
+
+
 PROBE = """
 import json, sys
 flags = sys.flags
@@ -233,48 +264,47 @@ def probe(started: Started) -> Probe:
         return Probe(False, f"{started.interpreter} does not start: {error}")
     except subprocess.TimeoutExpired:
         return Probe(False, f"{started.interpreter} did not answer within {PROBE_S:.0f} s")
-    try:
-        answer = json.loads(done.stdout.splitlines()[-1])
-    except (IndexError, ValueError):
+    said = answer(done, "planted")
+    if said is None:
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
         return Probe(False, f"{started.interpreter}: exit {done.returncode}: {last}")
-    version = ".".join(map(str, answer["version"]))
+    version = ".".join(map(str, said["version"]))
     left_out = [o for o in started.options if not o.startswith("--") and set(o) & set("IES")]
-    if answer["implementation"] != "cpython" or answer["version"] < [3, 10]:
-        kind = f"{answer['implementation']} {version}"
+    if said["implementation"] != "cpython" or said["version"] < [3, 10]:
+        kind = f"{said['implementation']} {version}"
         reason = f"{started.interpreter} is {kind}; CPython 3.10 or later is needed"
-    elif answer["isolated"] or answer["ignore_environment"]:
+    elif said["isolated"] or said["ignore_environment"]:
         reason = (
             f"{started.interpreter} runs with {' '.join(left_out) or 'PYTHONPATH ignored'}, and "
             "so ignores PYTHONPATH; start it without, or install the guard into its "
             "environment, whose plugin vLLM loads"
         )
-    elif answer.get("error") == "ModuleNotFoundError: No module named 'hisparse_guard'":
+    elif said.get("error") == "ModuleNotFoundError: No module named 'hisparse_guard'":
         reason = (
             f"{started.interpreter} does not find the guard: it is not on its PYTHONPATH, or "
             "cannot be read there"
         )
-    elif "error" in answer:
+    elif "error" in said:
         reason = (
-            f"{started.interpreter} cannot load the guard: {answer['error']}; use a bundle, which "
+            f"{started.interpreter} cannot load the guard: {said['error']}; use a bundle, which "
             "brings all that it needs: hisparse-guard bundle guard.zip, and start the server with "
             f"PYTHONPATH=$PWD/guard.zip{BEHIND}"
         )
-    elif answer["no_site"]:
+    elif said["no_site"]:
         reason = (
             f"{started.interpreter} runs with -S, so no sitecustomize runs; only vLLM's own "
             "plugin loading is left, and comes late: start it without"
         )
-    elif answer["planted"] or switched_off(started.environment):
-        return Probe(bool(answer["planted"]), None)
-    elif answer["sitecustomize"] is None:
+    elif said["planted"] or switched_off(started.environment):
+        return Probe(bool(said["planted"]), None)
+    elif said["sitecustomize"] is None:
         reason = (
             f"{started.interpreter} ran no sitecustomize: the guard's is not on its PYTHONPATH, or "
             "cannot be read there"
         )
     else:
         reason = (
-            f"{started.interpreter} ran {answer['sitecustomize']} as its sitecustomize, which "
+            f"{started.interpreter} ran {said['sitecustomize']} as its sitecustomize, which "
             "does not hand on to the guard's"
         )
-    return Probe(bool(answer["planted"]), reason)
+    return Probe(bool(said["planted"]), reason)

@@ -51,7 +51,7 @@ def command(
             "processes that it starts with this PYTHONPATH are guarded",
             err=True,
         )
-    elif check:
+    elif check and not interpreter.only_tells(started):
         reason = interpreter.probe(started).reason
         if reason is not None:
             raise refuse(2, f"not started, since it would run unguarded: {reason}")
@@ -59,7 +59,8 @@ def command(
     # Python ignores these two, and what is ignored stays so through exec.
     for name in ("SIGPIPE", "SIGXFSZ"):
         signal.signal(getattr(signal, name), signal.SIG_DFL)
-    sys.stdout.flush()
+    if sys.stdout is not None:
+        sys.stdout.flush()
     try:
         os.execvpe(started.program, cmd, environment)
     except OSError as error:

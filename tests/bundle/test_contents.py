@@ -17,7 +17,7 @@ import pytest
 from hisparse_guard import __version__
 from hisparse_guard.cli import manifest
 from hisparse_guard.cli.bundling import ENTRY_POINTS
-from tests.startup.sandbox import ROOT, python, vllm_folder
+from tests.startup.sandbox import ROOT, environment, python, vllm_folder
 from tests.support.bundles import bundled, hisparse_guard
 
 if sys.version_info >= (3, 11):
@@ -205,6 +205,8 @@ def test_what_is_no_bundle_says_so(tmp_path: Path) -> None:
         (["{tmp}/x", "--format", "configmap", "--workload", "vllm"], "KIND/NAME"),
         (["{tmp}/x", "--format", "configmap", "--workload", "Gizmo/vllm"], "StatefulSet"),
         (["{tmp}/x", "--format", "configmap", "--command", ""], "ENTRYPOINT"),
+        (["{tmp}/x", "--format", "configmap", "--command", "'vllm"], "quotation"),
+        (["{tmp}/" + "x" * 300], "too long"),
         ([], "dest"),
     ],
 )
@@ -221,6 +223,23 @@ def test_wrong_usage_is_one_line_and_leaves_nothing(
     assert len(done.stderr.splitlines()) == 1
     assert reason in done.stderr
     assert os.listdir(tmp_path) == ["old"]
+
+
+@pytest.mark.parametrize("form", ["dir", "zip", "configmap"])
+def test_a_full_disk_is_one_line_and_leaves_nothing(form: str, tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "hisparse_guard", "bundle", tmp_path / "x", "--format", form]
+    done = subprocess.run(
+        # In blocks of 512 bytes.
+        ["sh", "-c", 'ulimit -f 20; exec "$@"', "sh", *words],
+        env=environment([ROOT]),
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, ""), done
+    assert len(done.stderr.splitlines()) == 1
+    assert os.listdir(tmp_path) == []
 
 
 def test_without_wrapt_says_what_to_do(bare: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -167,6 +168,10 @@ P = sys.executable
             ("/a path/python3", ()),
         ),
         ("#!/bin/sh\necho\n", None),
+        ("#!/bin/sh\n'''exec' \"/unclosed \"$0\" \"$@\"\n'''\n", None),
+        ('#!/usr/bin/env -S "python3\n', None),
+        ("#!", None),
+        ("#! \n", None),
         ("\x7fELF", None),
         ("", None),
     ],
@@ -188,6 +193,60 @@ def test_which_python_a_script_runs(
         assert found.interpreter == want[0].format(bin=bin_folder)
         assert (found.options, found.first) == (want[1], str(tmp_path))
         assert found.environment.get("A") == ("b" if "A=b" in text else None)
+
+
+def test_a_program_that_may_be_run_and_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    program = write(tmp_path, {"serve": "#!/bin/sh\n"}) / "serve"
+    program.chmod(0o711)
+    monkeypatch.setattr(Path, "open", refuse)
+    found = started_by([str(program)], {})
+    assert found is not None and (found.program, found.interpreter) == (str(program), None)
+
+
+def test_whatever_else_the_image_prints(bundle: Path, tmp_path: Path) -> None:
+    source = r"""
+import atexit, os
+os.write(1, b"caf\xe9\n{}")
+os.write(2, b"caf\xe9\n")
+atexit.register(print, "bye")
+"""
+    there = write(tmp_path / "there", {"sitecustomize.py": source})
+    program = f"""
+import os, runpy, sys
+os.environ["PYTHONPATH"] = {str(there)!r}
+sys.argv = ["x", "run", "--", sys.executable, "-c", "import sys; sys.exit(5)"]
+runpy.run_module("hisparse_guard", run_name="__main__")
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(
+        command, env=environment([bundle]), cwd="/", capture_output=True, check=False
+    )
+    assert done.returncode == 5, done
+
+
+@pytest.mark.parametrize("option", ["-V", "-VV", "--version", "-h", "--help", "-?"])
+def test_a_python_that_only_tells_about_itself(bundle: Path, option: str) -> None:
+    done = hisparse_guard("run", "--", sys.executable, option, entry=bundle)
+    assert (done.returncode, done.stderr) == (0, ""), done
+    assert "ython" in done.stdout
+
+
+def test_standard_output_may_be_closed(bundle: Path) -> None:
+    words = ["-m", "hisparse_guard", "run", "--", sys.executable, "-c", "import sys; sys.exit(5)"]
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, *words],
+        env=environment([bundle]),
+        cwd="/",
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (5, "")
 
 
 @pytest.mark.parametrize(

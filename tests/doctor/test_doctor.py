@@ -120,6 +120,18 @@ def test_a_guarded_image(bundle: Path, tree: Path) -> None:
     assert result.seen is not None and result.seen["imported"] == []
 
 
+def test_an_image_that_prints_at_its_start_and_end(
+    bundle: Path, tree: Path, tmp_path: Path
+) -> None:
+    noisy = tmp_path / "noisy"
+    noisy.mkdir()
+    (noisy / "sitecustomize.py").write_text(
+        "import atexit; print('{}'); atexit.register(print, 'bye')\n"
+    )
+    result = doctor(bundle, noisy, tree)
+    assert said(result, "build class").startswith("ok: unguarded: "), result
+
+
 def test_an_unguarded_image(tree: Path) -> None:
     result = doctor(tree)
     assert (result.advice, result.exit_code) == ("needed", 1)

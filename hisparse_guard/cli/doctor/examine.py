@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import stat
@@ -166,11 +165,10 @@ def _ask(started: interpreter.Started) -> dict[str, Any] | str:
 
     source = files(__package__).joinpath("probe.py").read_text(encoding="utf-8")
     try:
-        done = interpreter.ask(started, source, _asker())
-        answer = json.loads(done.stdout.splitlines()[-1])
-    except (OSError, subprocess.TimeoutExpired, IndexError, ValueError):
+        answer = interpreter.answer(interpreter.ask(started, source, _asker()), "classified")
+    except (OSError, subprocess.TimeoutExpired):
         answer = None
-    if isinstance(answer, dict) and "classified" in answer:
+    if answer is not None:
         return answer
     # The shorter question is asked in a syntax that any Python knows.
     reason = interpreter.probe(started).reason
