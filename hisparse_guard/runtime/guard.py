@@ -315,7 +315,7 @@ class Guard:
         if decision.rule == "unknown-shape":
             self.problem(
                 f"vLLM's {classify.RESOLVER} answers in a shape that this guard does not know "
-                f"({shown(answer)[:80]}): it goes through untouched; set {ENV_BACKEND}=trtllm "
+                f"({type(answer).__name__}): it goes through untouched; set {ENV_BACKEND}=trtllm "
                 "to be safe"
             )
         elif decision.rule == "env" and self.env_backend() == MNNVL:

@@ -212,7 +212,7 @@ def test_an_unknown_shape_goes_through_with_one_error_line_a_rank(results: Resul
     assert results.made(guarded) == results.made(plain) == {"mnnvl"}
     errors = [line for line in results.log("lazy") if "ERROR" in line and "shape" in line]
     assert len(errors) == 2
-    assert all("'mnnvl', True, 3" in line for line in errors)
+    assert all("does not know (tuple)" in line for line in errors)
 
 
 # What vLLM does with the answer ----------------------------------------------------------------
