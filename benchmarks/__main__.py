@@ -1,7 +1,7 @@
 """All benchmarks but the GPU's, one after another on this machine: ``python -m benchmarks``.
 
-Takes about ten minutes; each part alone (``python -m benchmarks.startup`` …) takes more rounds. ``--quick`` takes a few minutes and its figures are for looking
-at the table only.
+Takes about ten minutes; each part alone (``python -m benchmarks.startup``, …) takes more rounds.
+``--quick`` takes a few minutes, and its figures are for looking at the table only.
 """
 
 from __future__ import annotations
