@@ -25,7 +25,7 @@ def command(
         typer.Option(
             metavar="PYTHON",
             help="Interpreter to compile for, e.g. the image's (default: this one). Another "
-            "Python falls back to the source, which starts about a third of a millisecond later.",
+            "Python falls back to the source, which starts about three milliseconds later.",
         ),
     ] = None,
     workload: Annotated[
