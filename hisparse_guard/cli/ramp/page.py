@@ -26,7 +26,7 @@ TONES = {"passed": "good", "failed": "bad", "interrupted": "warn", "inconclusive
 
 
 class NoChart(RuntimeError):
-    """The chart's library is missing; the text names the extra."""
+    """The chart's library is missing; the text says what to install."""
 
 
 def check_chart() -> None:
