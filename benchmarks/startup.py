@@ -28,7 +28,10 @@ from benchmarks.line import Line, machine, show
 from tests.support.environments import injectors_python
 
 ROOT = Path(__file__).resolve().parent.parent
-PLAIN, EMPTY, EMPTY_ZIP = "plain Python", "empty sitecustomize", "empty sitecustomize, zip"
+PLAIN = "plain Python"
+EMPTY, EMPTY_ZIP = "empty sitecustomize", "empty sitecustomize, zip"
+# The guard is counted over an empty file in the same kind of place: compiling even that one costs.
+EMPTY_SOURCE, EMPTY_ZIP_SOURCE = f"{EMPTY}, source", f"{EMPTY_ZIP}, source"
 PEERS = ("autowrapt", "OpenTelemetry", "ddtrace")
 MEMORY_RUNS = 11
 MEMORY = """
@@ -90,13 +93,21 @@ def arms(scratch: Path, python: Path) -> dict[str, Arm]:
         for entry in whole.infolist():
             if not entry.filename.endswith(".pyc"):
                 out.writestr(entry, whole.read(entry))
-    empty = scratch / "empty"
-    empty.mkdir()
-    (empty / "sitecustomize.py").write_text("")
-    subprocess.run([python, "-m", "compileall", "-q", empty], check=True)
-    empty_zip = scratch / "empty.zip"
-    with zipfile.ZipFile(empty_zip, "w") as out:
-        out.write(empty / "sitecustomize.py", "sitecustomize.py")
+    empty, empty_source = scratch / "empty", scratch / "empty-source"
+    for place in (empty, empty_source):
+        place.mkdir()
+        (place / "sitecustomize.py").write_text("")
+    # In a zip, where byte code lies beside its source, and in a folder, where it does not.
+    for beside in (["-b"], []):
+        subprocess.run([python, "-m", "compileall", "-q", *beside, empty], check=True)
+    empty_zip, empty_zip_source = scratch / "empty.zip", scratch / "empty-source.zip"
+    for place, names in (
+        (empty_zip, ("sitecustomize.py", "sitecustomize.pyc")),
+        (empty_zip_source, ("sitecustomize.py",)),
+    ):
+        with zipfile.ZipFile(place, "w") as out:
+            for name in names:
+                out.write(empty / name, name)
     (site,) = python.parent.parent.glob("lib/python*/site-packages")
     auto = site / "opentelemetry" / "instrumentation" / "auto_instrumentation"
 
@@ -106,11 +117,13 @@ def arms(scratch: Path, python: Path) -> dict[str, Arm]:
     return {
         PLAIN: Arm({}, ""),
         EMPTY: on_path(empty, PLAIN),
+        EMPTY_SOURCE: on_path(empty_source, PLAIN),
         EMPTY_ZIP: on_path(empty_zip, PLAIN),
+        EMPTY_ZIP_SOURCE: on_path(empty_zip_source, PLAIN),
         "guard, folder": on_path(folder),
-        "guard, folder, source": on_path(source),
+        "guard, folder, source": on_path(source, EMPTY_SOURCE),
         "guard, zip": on_path(archive, EMPTY_ZIP),
-        "guard, zip, source": on_path(source_zip, EMPTY_ZIP),
+        "guard, zip, source": on_path(source_zip, EMPTY_ZIP_SOURCE),
         "autowrapt": Arm({"AUTOWRAPT_BOOTSTRAP": "no.such.group"}, PLAIN),
         "OpenTelemetry": on_path(
             auto,

@@ -6,11 +6,15 @@ import os
 import subprocess
 import sys
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SITECUSTOMIZE = (ROOT / "sitecustomize.py").read_text()
+START = {
+    name: (ROOT / name).read_text()
+    for name in ("sitecustomize.py", "hisparse_guard/runtime/start.py")
+}
+"""The guard's way into a process: file name to text."""
 
 # What of the environment a child needs to start at all.
 KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH")
@@ -32,12 +36,12 @@ def write(folder: Path, files: dict[str, str]) -> Path:
     return folder
 
 
-def guard_folder(folder: Path, *, source: str = SITECUSTOMIZE, arm: str = STUB_ARM) -> Path:
+def guard_folder(folder: Path, *, source: Mapping[str, str] = START, arm: str = STUB_ARM) -> Path:
     """A guard whose start is the real one and whose arming only notes that it was called."""
     return write(
         folder,
         {
-            "sitecustomize.py": source,
+            **source,
             "hisparse_guard/__init__.py": "",
             "hisparse_guard/runtime/__init__.py": "",
             "hisparse_guard/runtime/arm.py": arm,

@@ -1,7 +1,8 @@
 """The rules of the start-up, each shown to hold, and each check shown to notice when it does not.
 
-A check takes a folder whose `sitecustomize.py` is the guard's and raises AssertionError where the
-rule is broken. `BREAKS` names for every check at least one edit of the file that breaks its rule.
+A check takes a folder and the files by which the guard gets into a process, and raises
+AssertionError where the rule is broken. `BREAKS` names for every check at least one edit of one of
+these files that breaks its rule.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.startup.sandbox import (
-    SITECUSTOMIZE,
+    START,
     environment,
     guard_folder,
     python,
@@ -25,18 +26,25 @@ from tests.startup.sandbox import (
     write,
 )
 
-Check = Callable[[Path], None]
+Source = Mapping[str, str]
+Check = Callable[[Path, Source], None]
 RAISING_ARM = "def arm(how):\n    raise RuntimeError('no arms')\n"
 
 
-def guarded(root: Path, source: str, **more: str) -> Path:
+def guarded(root: Path, source: Source, **more: str) -> Path:
     return guard_folder(root / "guard", source=source, **more)
+
+
+def alone(code: str, path: Sequence[Path], **more: float) -> subprocess.CompletedProcess[str]:
+    """As `python`, without site-packages, where another `sitecustomize` may lie behind ours."""
+    start = "import site; site.execsitecustomize()\n"
+    return python(start + code, path, options=["-S"], **more)
 
 
 # --- what may be imported, and when
 
 
-def nothing_is_imported_early(root: Path, source: str) -> None:
+def nothing_is_imported_early(root: Path, source: Source) -> None:
     guard = guarded(root, source)
     show = "import sys; print(*sorted(sys.modules))"
     empty = write(root / "empty", {"sitecustomize.py": ""})
@@ -46,7 +54,17 @@ def nothing_is_imported_early(root: Path, source: str) -> None:
     assert with_guard - bare == set()
 
 
-def import_lock_is_free_while_arming(root: Path, source: str) -> None:
+def the_shadowed_one_loads_nothing_else(root: Path, source: Source) -> None:
+    guard = guarded(root, source)
+    behind = write(root / "behind", {"sitecustomize.py": "import sys; sys.ran = 1"})
+    show = "import sys; print(sys.ran, *sorted(sys.modules))"
+    bare = set(python(show, [behind]).stdout.split())
+    with_guard = set(python(show, [guard, behind]).stdout.split())
+    assert bare, "the control run printed nothing"
+    assert with_guard - bare == set()
+
+
+def import_lock_is_free_while_arming(root: Path, source: Source) -> None:
     # A thread is importing what arming needs, and needs the import lock to go on.
     arm = "import shared\n" + "import sys\ndef arm(how):\n    sys.armings = [how]\n"
     guard = guarded(root, source, arm=arm)
@@ -74,7 +92,39 @@ print(sys.armings)
     assert done.stdout.strip() == "['sitecustomize']", done
 
 
-def a_probe_arms_nothing(root: Path, source: str) -> None:
+def finding_vllm_waits_for_no_module(root: Path, source: Source) -> None:
+    # A thread is importing the guard's own package, as vLLM's plugin loading does, and needs the
+    # import lock to go on.
+    guard, image = guarded(root, source), vllm_folder(root / "image")
+    write(
+        guard,
+        {
+            "hisparse_guard/runtime/__init__.py": """
+import sys, time
+sys.started.set()
+time.sleep(0.5)
+import needs_the_lock
+"""
+        },
+    )
+    write(image, {"needs_the_lock.py": ""})
+    code = """
+import sys, threading, importlib.util
+sys.started = threading.Event()
+thread = threading.Thread(target=__import__, args=("hisparse_guard.runtime",), daemon=True)
+thread.start()
+sys.started.wait()
+print(importlib.util.find_spec("vllm").name)
+thread.join()
+"""
+    try:
+        done = alone(code, [guard, image], timeout=10)
+    except subprocess.TimeoutExpired:
+        raise AssertionError("deadlock") from None
+    assert done.stdout.strip() == "vllm", done
+
+
+def a_probe_arms_nothing(root: Path, source: Source) -> None:
     guard, image = guarded(root, source), vllm_folder(root / "image")
     code = """
 import sys, importlib.util, copy, pickle
@@ -91,7 +141,7 @@ print(sys.armings)
     assert (done.stdout, done.stderr) == (told, ""), done
 
 
-def arms_before_the_first_module_runs(root: Path, source: str) -> None:
+def arms_before_the_first_module_runs(root: Path, source: Source) -> None:
     guard = guarded(root, source)
     image = write(
         root / "image",
@@ -108,7 +158,7 @@ def arms_before_the_first_module_runs(root: Path, source: str) -> None:
 # --- beside other finders
 
 
-def the_finder_behind_is_asked(root: Path, source: str) -> None:
+def the_finder_behind_is_asked(root: Path, source: Source) -> None:
     # A tool's finder right behind ours: it must be asked for vLLM, and for what comes after.
     guard, image = guarded(root, source), vllm_folder(root / "image")
     write(image, {"later.py": ""})
@@ -129,13 +179,14 @@ print(type(sys.meta_path[0]).__name__)
     assert done.stdout == want, done
 
 
-def a_finder_that_asks_all_finders_ends(root: Path, source: str) -> None:
+def a_finder_that_asks_all_finders_ends(root: Path, source: Source) -> None:
     guard, image = guarded(root, source), vllm_folder(root / "image")
     code = """
 import sys
 class Delegating:
-    inside = False
+    asked = 0
     def find_spec(self, name, path=None, target=None):
+        Delegating.asked += 1
         for finder in sys.meta_path:
             if finder is not self:
                 spec = finder.find_spec(name, path, target)
@@ -143,13 +194,14 @@ class Delegating:
                     return spec
 sys.meta_path.insert(1, Delegating())
 import vllm.config
-print(sys.armings)
+print(sys.armings, Delegating.asked)
 """
+    # Once for each of vllm, vllm.config and the guard's three.
     done = python(code, [guard, image])
-    assert done.stdout.strip() == "['sitecustomize']", done.stderr[-500:]
+    assert done.stdout.strip() == "['sitecustomize'] 5", done
 
 
-def a_probe_in_another_thread_hides_nothing(root: Path, source: str) -> None:
+def a_probe_in_another_thread_hides_nothing(root: Path, source: Source) -> None:
     # While one thread merely probes for vLLM, another one imports it.
     guard, image = guarded(root, source), vllm_folder(root / "image")
     code = """
@@ -175,7 +227,7 @@ prober.join()
     assert done.stdout.strip() == "['sitecustomize']", done.stderr[-500:]
 
 
-def module_and_spec_are_as_without(root: Path, source: str) -> None:
+def module_and_spec_are_as_without(root: Path, source: Source) -> None:
     guard, image = guarded(root, source), vllm_folder(root / "image")
     code = """
 import importlib, importlib.resources, inspect, pickle, pkgutil, vllm, vllm.config
@@ -190,7 +242,7 @@ print("same")
     assert done.stdout == "same\n", done
 
 
-def a_lazily_loaded_vllm_is_armed(root: Path, source: str) -> None:
+def a_lazily_loaded_vllm_is_armed(root: Path, source: Source) -> None:
     guard, image = guarded(root, source), vllm_folder(root / "image")
     code = """
 import sys, importlib.util
@@ -207,7 +259,7 @@ print(sys.armings)
     assert done.stdout == "None\n['sitecustomize']\n", done
 
 
-def a_loader_of_the_old_kind_is_left_alone(root: Path, source: str) -> None:
+def a_loader_of_the_old_kind_is_left_alone(root: Path, source: Source) -> None:
     # No exec_module: nothing to wrap; the next module of vLLM arms.
     guard, image = guarded(root, source), vllm_folder(root / "image")
     code = f"""
@@ -233,7 +285,7 @@ print(sys.armings)
     assert done.stdout == "None Old\n['sitecustomize']\n", done
 
 
-def a_namespace_vllm_arms_with_its_first_module(root: Path, source: str) -> None:
+def a_namespace_vllm_arms_with_its_first_module(root: Path, source: Source) -> None:
     guard = guarded(root, source)
     image = write(root / "image", {"vllm/config.py": ""})
     code = """
@@ -246,7 +298,7 @@ print(sys.armings)
     assert done.stdout == "None\n['sitecustomize']\n", done
 
 
-def a_missing_vllm_stays_missing(root: Path, source: str) -> None:
+def a_missing_vllm_stays_missing(root: Path, source: Source) -> None:
     guard = guarded(root, source)
     code = """
 import importlib.util, sys
@@ -263,7 +315,7 @@ except ModuleNotFoundError as error:
 # --- errors
 
 
-def a_failure_to_arm_is_one_line(root: Path, source: str) -> None:
+def a_failure_to_arm_is_one_line(root: Path, source: Source) -> None:
     guard, image = guarded(root, source, arm=RAISING_ARM), vllm_folder(root / "image")
     done = python("import vllm.config; print('served')", [guard, image])
     line = "hisparse-guard: not armed, this process runs unguarded: RuntimeError('no arms')\n"
@@ -286,17 +338,17 @@ def _with_stderr(guard: Path, image: Path, stderr: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def stderr_may_be_closed(root: Path, source: str) -> None:
+def stderr_may_be_closed(root: Path, source: Source) -> None:
     guard, image = guarded(root, source, arm=RAISING_ARM), vllm_folder(root / "image")
     assert _with_stderr(guard, image, "2>&-") == (0, "1\n")
 
 
-def stderr_may_be_full(root: Path, source: str) -> None:
+def stderr_may_be_full(root: Path, source: Source) -> None:
     guard, image = guarded(root, source, arm=RAISING_ARM), vllm_folder(root / "image")
     assert _with_stderr(guard, image, "2>/dev/full") == (0, "1\n")
 
 
-def stderr_may_be_a_full_pipe(root: Path, source: str) -> None:
+def stderr_may_be_a_full_pipe(root: Path, source: Source) -> None:
     guard, image = guarded(root, source, arm=RAISING_ARM), vllm_folder(root / "image")
     reading, writing = os.pipe()
     try:
@@ -322,7 +374,7 @@ def stderr_may_be_a_full_pipe(root: Path, source: str) -> None:
     assert (done.returncode, done.stdout) == (0, "1\n")
 
 
-def stderr_may_be_anything(root: Path, source: str) -> None:
+def stderr_may_be_anything(root: Path, source: Source) -> None:
     guard, image = guarded(root, source, arm=RAISING_ARM), vllm_folder(root / "image")
     for stderr in ("None", "object()", "open('/dev/null')", "__import__('io').StringIO()"):
         done = python(
@@ -333,7 +385,7 @@ def stderr_may_be_anything(root: Path, source: str) -> None:
         assert (done.returncode, done.stdout) == (0, "1\n"), done
 
 
-def exit_and_interrupt_pass(root: Path, source: str) -> None:
+def exit_and_interrupt_pass(root: Path, source: Source) -> None:
     for name, code in (("SystemExit(5)", 5), ("KeyboardInterrupt()", -2)):
         arm = f"def arm(how):\n    raise {name}\n"
         folder = root / re.sub(r"\W", "", name)
@@ -343,7 +395,7 @@ def exit_and_interrupt_pass(root: Path, source: str) -> None:
         assert (done.returncode, done.stdout) == (code, ""), done
 
 
-def who_catches_an_interrupt_is_guarded_all_the_same(root: Path, source: str) -> None:
+def who_catches_an_interrupt_is_guarded_all_the_same(root: Path, source: Source) -> None:
     arm = """
 import sys
 calls = 0
@@ -368,7 +420,7 @@ print(sys.armings)
     assert done.stdout.strip() == "['sitecustomize']", done
 
 
-def what_fails_once_is_tried_again(root: Path, source: str) -> None:
+def what_fails_once_is_tried_again(root: Path, source: Source) -> None:
     arm = """
 import sys
 sys.tries = getattr(sys, "tries", 0) + 1
@@ -382,7 +434,29 @@ def arm(how):
     assert (done.stdout, done.stderr) == ("['sitecustomize']\n", ""), done
 
 
-def vllms_own_error_passes(root: Path, source: str) -> None:
+def a_damaged_guard_is_one_line(root: Path, source: Source) -> None:
+    # Half a folder: what it shadows runs all the same, and once, also where that looks for us.
+    guard, image = guarded(root, source), vllm_folder(root / "image")
+    (guard / "hisparse_guard/runtime/start.py").unlink()
+    line = "hisparse-guard: not armed, this process runs unguarded: "
+    note = "import sys; sys.runs = getattr(sys, 'runs', 0) + 1\n"
+    chainer = f"""{note}
+sys.modules.pop("sitecustomize")
+sys.path.remove(__file__.rpartition("/")[0])
+if sys.runs < 9:
+    import sitecustomize
+"""
+    for name, text in (("plain", note), ("chainer", chainer)):
+        behind = write(root / name, {"sitecustomize.py": text})
+        done = alone("import vllm.config, sys; print(sys.runs)", [guard, behind, image])
+        assert done.stdout == "1\n", done
+        assert [part.startswith(line) for part in done.stderr.splitlines()] == [True], done
+    done = alone("import vllm.config; print('served')", [guard, image])
+    assert done.stdout == "served\n"
+    assert [part.startswith(line) for part in done.stderr.splitlines()] == [True], done
+
+
+def vllms_own_error_passes(root: Path, source: Source) -> None:
     guard = guarded(root, source)
     image = write(root / "image", {"vllm/__init__.py": "raise RuntimeError('its own')"})
     done = python("import vllm", [guard, image])
@@ -391,7 +465,7 @@ def vllms_own_error_passes(root: Path, source: str) -> None:
     assert (done.returncode, last) == (1, alone.stderr.splitlines()[-1:]), done
 
 
-def a_start_that_fails_still_chains_nothing_away(root: Path, source: str) -> None:
+def a_start_that_fails_still_chains_nothing_away(root: Path, source: Source) -> None:
     # The guard's own start fails (a finder on the path raises): one line, and Python goes on.
     guard = guarded(root, source)
     code = f"""
@@ -414,7 +488,7 @@ print("goes on", sys.modules["sitecustomize"].__file__)
 # --- once
 
 
-def planted_once(root: Path, source: str) -> None:
+def planted_once(root: Path, source: Source) -> None:
     guard = guarded(root, source)
     second = guard_folder(root / "second", source=source)
     code = """
@@ -425,7 +499,7 @@ print([type(f).__name__ for f in sys.meta_path].count("HisparseGuardTripwire"))
     assert done.stdout.strip() == "1", done
 
 
-def off_leaves_no_hook(root: Path, source: str) -> None:
+def off_leaves_no_hook(root: Path, source: Source) -> None:
     guard, image = guarded(root, source), vllm_folder(root / "image")
     chained = write(root / "chained", {"sitecustomize.py": "import sys; sys.chained = 1"})
     for value in ("off", " OFF "):
@@ -439,7 +513,7 @@ print([type(f).__name__ for f in sys.meta_path if "uard" in type(f).__name__], s
         assert done.stdout.strip() == "[] 1 None False", done
 
 
-def path_and_finders_are_as_before(root: Path, source: str) -> None:
+def path_and_finders_are_as_before(root: Path, source: Source) -> None:
     guard = guarded(root, source)
     chained = write(root / "chained", {"sitecustomize.py": ""})
     code = "import sys; print(sys.path); print(sys.meta_path)"
@@ -451,117 +525,122 @@ def path_and_finders_are_as_before(root: Path, source: str) -> None:
     )
 
 
-IN_FIND_SPEC = 'if hasattr(spec.loader, "exec_module"):'
-OS_WRITE = 'os.write(sys.stderr.fileno(), f"hisparse-guard: {text}\\n".encode("utf-8", "replace"))'
+# Inside `find_spec`, before the loader is wrapped; and as the file begins.
+IN_FIND_SPEC = '        if spec is not None and hasattr(spec.loader, "exec_module"):'
+BEGIN = "import os\nimport sys\nfrom _frozen"
+SAYS = '        os.write(sys.stderr.fileno(), b"hisparse-guard: %b: %a\\n" % (what, error))'
+SAY_FAILS = "    except Exception:\n        pass\n"
+EXECUTES = "        self._loader.exec_module(module)"
+RETRY = "    except Exception:\n        # A passing"
 
-# check: [(old, new), ...], each an edit of sitecustomize.py that breaks the rule.
-BREAKS: dict[Callable[[Path, str], None], list[tuple[str, str]]] = {
+# check: [(old, new), ...], each an edit of the one file that has `old`; it breaks the rule.
+BREAKS: dict[Check, list[tuple[str, str]]] = {
     nothing_is_imported_early: [
-        ("import sys\nfrom", "import sys\nimport logging\nfrom"),
-        ("import sys\nfrom", "import sys\nimport inspect\nfrom"),
-        ("import sys\nfrom", "import sys\nimport hisparse_guard\nfrom"),
-        ("import sys\nfrom", "import sys\nimport importlib.metadata\nfrom"),
+        (BEGIN, f"import logging\n{BEGIN}"),
+        (BEGIN, f"import inspect\n{BEGIN}"),
+        (BEGIN, f"import hisparse_guard\n{BEGIN}"),
+        (BEGIN, f"import importlib.metadata\n{BEGIN}"),
+    ],
+    the_shadowed_one_loads_nothing_else: [
+        ("TYPE_CHECKING = False", "import typing\nTYPE_CHECKING = False"),
+        ("TYPE_CHECKING = False", "TYPE_CHECKING = True"),
+        ("# ruff: noqa: F821", "from __future__ import annotations  #"),
     ],
     import_lock_is_free_while_arming: [
-        (IN_FIND_SPEC, f"import hisparse_guard.runtime.arm\n                    {IN_FIND_SPEC}"),
+        (IN_FIND_SPEC, f"        import hisparse_guard.runtime.arm\n{IN_FIND_SPEC}"),
+    ],
+    finding_vllm_waits_for_no_module: [
+        (
+            "            exec(spec.loader.get_code(spec.name), _names)",
+            "            from hisparse_guard.runtime import start\n"
+            "            _names.update(vars(start))",
+        ),
     ],
     a_probe_arms_nothing: [
         (
             IN_FIND_SPEC,
-            "from hisparse_guard.runtime.arm import arm; arm('x')\n"
-            f"                    {IN_FIND_SPEC}",
+            f"        from hisparse_guard.runtime.arm import arm; arm('x')\n{IN_FIND_SPEC}",
         ),
         ('object.__getattribute__(self, "_loader")', "self._loader"),
     ],
     arms_before_the_first_module_runs: [
-        ('not name.startswith("vllm.")', 'not name.startswith("vllm")'),
-        ('(name != "vllm" and', '(name == "vllm" or'),
+        ('if name[:5] in ("vllm", "vllm."):', 'if name[:4] == "vllm":'),
+        ('if name[:5] in ("vllm", "vllm."):', 'if name[:5] == "vllm.":'),
     ],
     the_finder_behind_is_asked: [
-        (
-            "        loader.exec_module(module)",
-            "        sys.meta_path.remove(tripwire)\n        loader.exec_module(module)",
-        ),
-        ("self.asking.add(question)", "self.asking.add(question); sys.meta_path.remove(self)"),
+        (EXECUTES, f"        sys.meta_path.pop(0)\n{EXECUTES}"),
+        ("    _asking.add(question)", "    _asking.add(question); sys.meta_path.pop(0)"),
     ],
-    a_finder_that_asks_all_finders_ends: [("if question in self.asking:", "if False:")],
-    a_probe_in_another_thread_hides_nothing: [("(name, get_ident())", "name")],
-    module_and_spec_are_as_without: [("setattr(holder, name, loader)", "pass")],
-    a_lazily_loaded_vllm_is_armed: [
-        ("spec.loader = _ArmingLoader(spec.loader, self)", "pass"),
-    ],
-    a_loader_of_the_old_kind_is_left_alone: [(IN_FIND_SPEC, "if True:")],
-    a_namespace_vllm_arms_with_its_first_module: [(IN_FIND_SPEC, "if True:")],
+    a_finder_that_asks_all_finders_ends: [("if question in _asking:", "if False:")],
+    a_probe_in_another_thread_hides_nothing: [("(name, get_ident())", '(name, "")')],
+    module_and_spec_are_as_without: [("setattr(holder, name, self._loader)", "pass")],
+    a_lazily_loaded_vllm_is_armed: [("spec.loader = _ArmingLoader(spec.loader)", "pass")],
+    a_loader_of_the_old_kind_is_left_alone: [(IN_FIND_SPEC, "        if spec is not None:")],
+    a_namespace_vllm_arms_with_its_first_module: [(IN_FIND_SPEC, "        if spec is not None:")],
     a_missing_vllm_stays_missing: [
         (
-            "            return None\n        finally",
-            "            raise KeyError(name)\n        finally",
+            "return None if armed else _watched(name, path, target)\n    except Exception:",
+            "raise KeyError(name)\n    except OSError:",
         ),
     ],
     a_failure_to_arm_is_one_line: [
         (
-            '        except Exception as error:\n            _say(f"not armed',
-            '        except OSError as error:\n            _say(f"not armed',
+            "        except Exception as error:\n            say(",
+            "        except OSError as error:\n            say(",
         ),
-        (OS_WRITE, "pass"),
+        (SAYS, "        pass"),
     ],
-    stderr_may_be_closed: [
-        (
-            "    except Exception:\n        pass\n\n\nclass",
-            "    except OSError:\n        pass\n\n\nclass",
-        )
-    ],
+    stderr_may_be_closed: [(SAY_FAILS, SAY_FAILS.replace("Exception", "OSError"))],
     stderr_may_be_full: [
-        (
-            "    except Exception:\n        pass\n\n\nclass",
-            "    except AttributeError:\n        pass\n\n\nclass",
-        ),
-        (OS_WRITE, "sys.stderr.write(text + '\\n')"),
+        (SAY_FAILS, SAY_FAILS.replace("Exception", "AttributeError")),
+        (SAYS, "        print(what, error, file=sys.stderr)"),
     ],
-    stderr_may_be_a_full_pipe: [
-        (
-            "    except Exception:\n        pass\n\n\nclass",
-            "    except AttributeError:\n        pass\n\n\nclass",
-        ),
+    stderr_may_be_a_full_pipe: [(SAY_FAILS, SAY_FAILS.replace("Exception", "AttributeError"))],
+    stderr_may_be_anything: [(SAY_FAILS, SAY_FAILS.replace("Exception", "OSError"))],
+    exit_and_interrupt_pass: [("            armed = False\n            raise", "            pass")],
+    who_catches_an_interrupt_is_guarded_all_the_same: [
+        ("            armed = False\n            raise", "            raise"),
     ],
-    stderr_may_be_anything: [
-        (
-            "    except Exception:\n        pass\n\n\nclass",
-            "    except OSError:\n        pass\n\n\nclass",
-        )
-    ],
-    exit_and_interrupt_pass: [
-        ("            tripwire.armed = False\n            raise", "            pass"),
-    ],
-    who_catches_an_interrupt_is_guarded_all_the_same: [("tripwire.armed = False", "pass")],
     what_fails_once_is_tried_again: [
-        ("                except Exception:\n", "                except KeyError:\n")
+        (RETRY, RETRY.replace("Exception", "KeyError")),
+    ],
+    a_damaged_guard_is_one_line: [
+        (
+            "        except Exception as error:\n            _say(",
+            "        except KeyError as error:\n            _say(",
+        ),
+        ("    if not _names:", '    if "find_spec" not in _names:'),
+        ('_start("chain", _load)', '_start("chain", _nothing)'),
     ],
     vllms_own_error_passes: [
         (
-            "        loader.exec_module(module)",
-            "        try:\n            loader.exec_module(module)\n"
+            EXECUTES,
+            "        try:\n            self._loader.exec_module(module)\n"
             "        except Exception:\n            pass",
         ),
     ],
     a_start_that_fails_still_chains_nothing_away: [
         (
-            '    except Exception as error:\n        _say(f"start',
-            '    except AttributeError as error:\n        _say(f"start',
+            '    except Exception as error:\n        say(b"start',
+            '    except AttributeError as error:\n        say(b"start',
         ),
+        ("except Exception as _error:", "except AttributeError as _error:"),
     ],
-    planted_once: [("if not off and not any(", "if not off and not all(")],
-    off_leaves_no_hook: [("if not off and", "if"), (".strip().lower()", "")],
+    planted_once: [("    if not _seen and os.environ", "    if os.environ")],
+    off_leaves_no_hook: [
+        (' and os.environ.get("HISPARSE_GUARD_MODE", "").strip().lower() != "off"', ""),
+        (".strip().lower()", ""),
+    ],
     path_and_finders_are_as_before: [
-        ("                sys.meta_path.remove(once)", "                pass"),
+        ("            sys.meta_path.remove(once)", "            pass"),
         ("    own = [", "    sys.path.insert(0, '/x')\n    own = ["),
     ],
 }
 
 
 @pytest.mark.parametrize("check", BREAKS, ids=lambda f: f.__name__)
-def test_rule(check: Callable[[Path, str], None], tmp_path: Path) -> None:
-    check(tmp_path, SITECUSTOMIZE)
+def test_rule(check: Check, tmp_path: Path) -> None:
+    check(tmp_path, START)
 
 
 @pytest.mark.parametrize(
@@ -572,9 +651,7 @@ def test_rule(check: Callable[[Path, str], None], tmp_path: Path) -> None:
         for number, edit in enumerate(edits)
     ],
 )
-def test_check_notices(
-    check: Callable[[Path, str], None], edit: tuple[str, str], tmp_path: Path
-) -> None:
-    assert edit[0] in SITECUSTOMIZE, "the edit has nothing to bite on"
+def test_check_notices(check: Check, edit: tuple[str, str], tmp_path: Path) -> None:
+    (file,) = (name for name, text in START.items() if edit[0] in text)
     with pytest.raises(AssertionError):
-        check(tmp_path, SITECUSTOMIZE.replace(*edit))
+        check(tmp_path, {**START, file: START[file].replace(*edit)})
