@@ -430,7 +430,20 @@ def arm(how):
     sys.armings = [how]
 """
     guard, image = guarded(root, source, arm=arm), vllm_folder(root / "image")
-    done = python("import vllm, sys; print(getattr(sys, 'armings', None))", [guard, image])
+    # And what is not imported but read: a finder that fails when it is first asked for it.
+    code = """
+import sys
+class Passing:
+    left = 1
+    def find_spec(self, name, path=None, target=None):
+        if name == "hisparse_guard.runtime.start" and self.left:
+            self.left -= 1
+            raise OSError("too many open files")
+sys.meta_path.insert(1, Passing())
+import vllm
+print(getattr(sys, "armings", None))
+"""
+    done = alone(code, [guard, image])
     assert (done.stdout, done.stderr) == ("['sitecustomize']\n", ""), done
 
 
@@ -551,9 +564,9 @@ BREAKS: dict[Check, list[tuple[str, str]]] = {
     ],
     finding_vllm_waits_for_no_module: [
         (
-            "            exec(spec.loader.get_code(spec.name), _names)",
-            "            from hisparse_guard.runtime import start\n"
-            "            _names.update(vars(start))",
+            "                exec(spec.loader.get_code(spec.name), _names)",
+            "                from hisparse_guard.runtime import start\n"
+            "                _names.update(vars(start))",
         ),
     ],
     a_probe_arms_nothing: [
@@ -603,12 +616,11 @@ BREAKS: dict[Check, list[tuple[str, str]]] = {
     ],
     what_fails_once_is_tried_again: [
         (RETRY, RETRY.replace("Exception", "KeyError")),
+        ("for tell in (_nothing, _say):", "for tell in (_say,):"),
     ],
     a_damaged_guard_is_one_line: [
-        (
-            "        except Exception as error:\n            _say(",
-            "        except KeyError as error:\n            _say(",
-        ),
+        ("            except Exception as error:\n", "            except KeyError as error:\n"),
+        ("for tell in (_nothing, _say):", "for tell in (_say, _say):"),
         ("    if not _names:", '    if "find_spec" not in _names:'),
         ('_start("chain", _load)', '_start("chain", _nothing)'),
     ],
