@@ -94,14 +94,19 @@ class _ArmingLoader:
         except Exception:
             # A module of someone's own that does not let itself be changed.
             pass
-        try:
-            _arm()
-        except Exception as error:
-            say(b"not armed, this process runs unguarded", error)
-        except BaseException:
-            # Ctrl-C or an exit: it passes, and whoever imports vLLM all the same is guarded.
-            armed = False
-            raise
+        if not armed:
+            try:
+                try:
+                    _arm()
+                except Exception:
+                    # A passing failure must not leave this rank alone unguarded.
+                    _arm()
+            except Exception as error:
+                say(b"not armed, this process runs unguarded", error)
+            except BaseException:
+                # Ctrl-C or an exit: it passes, and whoever imports vLLM all the same is guarded.
+                armed = False
+                raise
         self._loader.exec_module(module)
 
     def _put_back(self, module: "ModuleType") -> None:
@@ -113,15 +118,9 @@ class _ArmingLoader:
 
 def _arm() -> None:
     global armed
-    if armed:
-        return
     # Before arming, whose own imports ask the tripwire too.
     armed = True
-    try:
-        from hisparse_guard.runtime.arm import arm
-    except Exception:
-        # A passing failure must not leave this rank alone unguarded.
-        from hisparse_guard.runtime.arm import arm
+    from hisparse_guard.runtime.arm import arm
 
     arm("sitecustomize")
 

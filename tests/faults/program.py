@@ -161,7 +161,7 @@ RUNTIME = os.sep + os.path.join("hisparse_guard", "runtime") + os.sep
 BODIES = {
     *("set_current_vllm_config", "__enter__", "__exit__", "resolve_fi_ar_backend", "getter"),
     *("create_workspace", "compile_factors", "attempt", "protected", "run", "arm", "<module>"),
-    *("find_spec", "exec_module"),
+    *("find_spec", "exec_module", "__getattr__"),
 }
 
 

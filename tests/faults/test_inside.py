@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.faults.batch import STANDARD, guard_lines, laid_out, other_lines, run, trouble
@@ -108,6 +108,9 @@ MOST_LINES = 20_000
     ),
     st.booleans(),
 )
+# Every line from vLLM's first module on to the hooks.
+@example([{"at": at, "error": "RuntimeError"} for at in range(1, 121)], False)
+@example([{"at": at, "error": "KeyboardInterrupt"} for at in range(1, 121)], False)
 @settings(
     max_examples=8,
     deadline=None,

@@ -544,7 +544,7 @@ BEGIN = "import os\nimport sys\nfrom _frozen"
 SAYS = '        os.write(sys.stderr.fileno(), b"hisparse-guard: %b: %a\\n" % (what, error))'
 SAY_FAILS = "    except Exception:\n        pass\n"
 EXECUTES = "        self._loader.exec_module(module)"
-RETRY = "    except Exception:\n        # A passing"
+RETRY = "                except Exception:\n                    # A passing"
 
 # check: [(old, new), ...], each an edit of the one file that has `old`; it breaks the rule.
 BREAKS: dict[Check, list[tuple[str, str]]] = {
@@ -598,8 +598,8 @@ BREAKS: dict[Check, list[tuple[str, str]]] = {
     ],
     a_failure_to_arm_is_one_line: [
         (
-            "        except Exception as error:\n            say(",
-            "        except OSError as error:\n            say(",
+            "            except Exception as error:\n                say(",
+            "            except OSError as error:\n                say(",
         ),
         (SAYS, "        pass"),
     ],
@@ -610,16 +610,21 @@ BREAKS: dict[Check, list[tuple[str, str]]] = {
     ],
     stderr_may_be_a_full_pipe: [(SAY_FAILS, SAY_FAILS.replace("Exception", "AttributeError"))],
     stderr_may_be_anything: [(SAY_FAILS, SAY_FAILS.replace("Exception", "OSError"))],
-    exit_and_interrupt_pass: [("            armed = False\n            raise", "            pass")],
+    exit_and_interrupt_pass: [
+        ("                armed = False\n                raise", "            pass")
+    ],
     who_catches_an_interrupt_is_guarded_all_the_same: [
-        ("            armed = False\n            raise", "            raise"),
+        ("                armed = False\n                raise", "                raise"),
     ],
     what_fails_once_is_tried_again: [
         (RETRY, RETRY.replace("Exception", "KeyError")),
         ("for tell in (_nothing, _say):", "for tell in (_say,):"),
     ],
     a_damaged_guard_is_one_line: [
-        ("            except Exception as error:\n", "            except KeyError as error:\n"),
+        (
+            "            except Exception as error:\n                tell",
+            "            except KeyError as error:\n                tell",
+        ),
         ("for tell in (_nothing, _say):", "for tell in (_say, _say):"),
         ("    if not _names:", '    if "find_spec" not in _names:'),
         ('_start("chain", _load)', '_start("chain", _nothing)'),
