@@ -7,6 +7,8 @@ import os
 import sys
 from collections.abc import Callable
 
+from hisparse_guard.runtime.start import say
+
 _armed = False
 _finalized = False
 
@@ -31,7 +33,7 @@ def arm(how: str) -> None:
             # A passing failure must not leave this rank alone unguarded.
             _arm(how)
     except Exception as error:
-        _say(
+        say(
             f"not armed, this process runs unguarded: {error!r}; use a bundle, which brings all "
             "that the guard needs, or install wrapt"
         )
@@ -97,13 +99,4 @@ def _finalize(at_exit: Callable[[], None]) -> None:
         register(at_exit)
     except Exception:
         # Only the counts at exit are lost.
-        pass
-
-
-def _say(text: str) -> None:
-    # Past Python's buffer, as in our `sitecustomize`: what a full device refuses would stay there
-    # and turn the exit code into 120.
-    try:
-        os.write(sys.stderr.fileno(), f"hisparse-guard: {text}\n".encode("utf-8", "replace"))
-    except Exception:
         pass

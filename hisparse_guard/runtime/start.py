@@ -1,13 +1,11 @@
 """What our `sitecustomize` needs in few processes: those that import vLLM, and those that have
 another `sitecustomize` behind ours.
 
-`sitecustomize.py` runs this file when it comes to that; nobody imports it. Before vLLM's first
-module is executed it imports nothing itself but what every interpreter has loaded at its start
-(not even `__future__`): finders are asked under the global import lock, and a thread that holds
-a module's lock and waits for that one would never get it.
+`sitecustomize.py` runs this file when it comes to that, and does not import it. Until vLLM's
+first module is executed it imports nothing but what every interpreter has loaded at its start
+(not even `__future__`): finders are asked under the global import lock, and a thread that holds a
+module's lock and waits for that one would never get it.
 """
-
-# ruff: noqa: F821 (`here` and `say` are given by `sitecustomize.py`)
 
 import os
 import sys
@@ -15,21 +13,26 @@ from _thread import get_ident
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
     from importlib.machinery import ModuleSpec
     from types import ModuleType
     from typing import Any
-
-here: str
-"""Folder or zip of our `sitecustomize`, given by it."""
-say: "Callable[[bytes, Exception], None]"
-"""Writes one line about what went wrong; never raises. Given by `sitecustomize` too."""
 
 armed = False
 _asking: "set[tuple[str, int]]" = set()
 
 
-def find_spec(
+def say(text: str) -> None:
+    """Writes one line, whatever standard error is; never raises."""
+    # Absent, closed or full. Past Python's buffer: what a full device refuses would stay there
+    # and turn the exit code into 120 when the interpreter flushes at exit.
+    try:
+        os.write(sys.stderr.fileno(), f"hisparse-guard: {text}\n".encode("utf-8", "replace"))
+    except Exception:
+        pass
+
+
+def _find_vllm(
     name: str, path: "Iterable[str] | None" = None, target: "ModuleType | None" = None
 ) -> "ModuleSpec | None":
     """The other finders' answer for a module of vLLM, its loader wrapped until the guard is armed.
@@ -84,8 +87,11 @@ class _ArmingLoader:
         self._loader = loader
 
     def __getattr__(self, name: str) -> "Any":
-        # Not `self._loader`: while `copy` and `pickle` make a new one, it has none yet.
-        return getattr(object.__getattribute__(self, "_loader"), name)
+        return getattr(self._loader, name)
+
+    def __reduce_ex__(self, protocol: "Any") -> "Any":
+        # What copy and pickle make is the loader's own kind; later protocols insist on ours.
+        return self._loader.__reduce_ex__(0)
 
     def exec_module(self, module: "ModuleType") -> None:
         global armed
@@ -102,7 +108,7 @@ class _ArmingLoader:
                     # A passing failure must not leave this rank alone unguarded.
                     _arm()
             except Exception as error:
-                say(b"not armed, this process runs unguarded", error)
+                say(f"not armed, this process runs unguarded: {error!r}")
             except BaseException:
                 # Ctrl-C or an exit: it passes, and whoever imports vLLM all the same is guarded.
                 armed = False
@@ -140,11 +146,11 @@ class _Once:
         return spec
 
 
-def _shadowed(seen: "set[str | None]") -> "ModuleSpec | None":
+def _shadowed(here: str, seen: "set[str | None]") -> "ModuleSpec | None":
     """The spec of the next `sitecustomize` behind our own path entry that has not run yet."""
-    # Python makes PYTHONPATH's entries absolute, but not what a `.pth` file or a chainer in
-    # front of us has put there since. Whoever runs ours without a path entry goes on by
-    # himself: what is on the path then may be what is running us.
+    # Python makes PYTHONPATH's entries absolute, but not what a chainer in front of us has put
+    # there since. Whoever runs ours without a path entry goes on by himself: what is on the path
+    # then may be what is running us.
     mine = os.path.abspath(here)
     own = [isinstance(e, str) and os.path.abspath(e) == mine for e in sys.path]
     for entry in sys.path[own.index(True) + 1 :] if True in own else ():
@@ -155,23 +161,27 @@ def _shadowed(seen: "set[str | None]") -> "ModuleSpec | None":
     return None
 
 
-def chain(_: object) -> None:
+def _chain(here: str) -> None:
     """Runs the next `sitecustomize` behind ours that has not run yet.
+
+    Args:
+        here: folder or zip of ours; empty where nobody knows it.
 
     Raises:
         BaseException: what that one raises, as Python would report it.
     """
     try:
+        if not here:
+            raise NameError("run without a __file__")
         seen: set[str | None] = sys.__dict__["_hisparse_guard_sitecustomize"]
-        spec = _shadowed(seen)
-        if spec is not None:
-            seen.add(spec.origin)
+        spec = _shadowed(here, seen)
+        if spec is None:
+            return
+        seen.add(spec.origin)
     except Exception as error:
-        say(b"start failed", error)
+        say(f"start failed: {error!r}")
         return
-    if spec is None:
-        return
-    # Python itself does the rest: spec, locks, packages and the text of its errors.
+    # Python itself does the rest: locks, packages and the text of its errors.
     once = _Once(spec)
     ours = sys.modules.pop("sitecustomize", None)
     sys.meta_path.insert(0, once)
@@ -182,3 +192,8 @@ def chain(_: object) -> None:
             sys.meta_path.remove(once)
         if once.spec is not None and ours is not None:
             sys.modules.setdefault("sitecustomize", ours)
+
+
+# What `sitecustomize` takes from here; at the end and at once, so that half a file, or half a run
+# of it, is none.
+find_spec, chain = _find_vllm, _chain

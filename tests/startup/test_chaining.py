@@ -308,3 +308,29 @@ print(sys.runs)
 """
     done = python(code, options=["-S"])
     assert done.stdout.strip() == f"['{editable}/sitecustomize.py']", done
+
+
+def test_a_finder_that_answers_with_what_is_running(tmp_path: Path) -> None:
+    # ddtrace's watchdog, up to 4.0: it asks Python, which names what `sys.modules` holds.
+    guard = guard_folder(tmp_path / "guard")
+    behind = write(tmp_path / "behind", {"sitecustomize.py": NOTE})
+    code = f"""
+import sys, site, importlib.util
+class Watchdog:
+    asked = set()
+    def find_spec(self, name, path=None, target=None):
+        if name in self.asked:
+            return None
+        self.asked.add(name)
+        try:
+            return importlib.util.find_spec(name)
+        finally:
+            self.asked.discard(name)
+sys.meta_path.insert(0, Watchdog())
+sys.path[:] = [{str(guard)!r}, b"bytes", {str(behind)!r}, *sys.path]
+site.execsitecustomize()
+print(sys.runs)
+"""
+    for options in (["-S"], ["-S", "-bb"]):
+        done = python(code, options=options)
+        assert (done.stdout, done.stderr) == (f"['{behind}/sitecustomize.py']\n", ""), done

@@ -27,6 +27,7 @@ from tests.startup.sandbox import (
 )
 
 Source = Mapping[str, str]
+SECOND = "hisparse_guard/runtime/start.py"
 Check = Callable[[Path, Source], None]
 RAISING_ARM = "def arm(how):\n    raise RuntimeError('no arms')\n"
 
@@ -62,6 +63,30 @@ def the_shadowed_one_loads_nothing_else(root: Path, source: Source) -> None:
     with_guard = set(python(show, [guard, behind]).stdout.split())
     assert bare, "the control run printed nothing"
     assert with_guard - bare == set()
+
+
+def finding_vllm_loads_nothing(root: Path, source: Source) -> None:
+    # Beside a finder that imports what it is asked for, as ddtrace's did.
+    guard, image = guarded(root, source), vllm_folder(root / "image")
+    code = """
+import sys, importlib.util
+class Watchdog:
+    asked = set()
+    def find_spec(self, name, path=None, target=None):
+        if name in self.asked:
+            return None
+        self.asked.add(name)
+        try:
+            return importlib.util.find_spec(name)
+        finally:
+            self.asked.discard(name)
+sys.meta_path.insert(1, Watchdog())
+before = set(sys.modules)
+found = importlib.util.find_spec("vllm").name
+print(found, sorted(set(sys.modules) - before))
+"""
+    done = alone(code, [guard, image])
+    assert (done.stdout, done.stderr) == ("vllm []\n", ""), done
 
 
 def import_lock_is_free_while_arming(root: Path, source: Source) -> None:
@@ -129,8 +154,8 @@ def a_probe_arms_nothing(root: Path, source: Source) -> None:
     code = """
 import sys, importlib.util, copy, pickle
 spec = importlib.util.find_spec("vllm")
-loader = copy.copy(spec.loader)
-assert loader.get_filename("vllm") == spec.origin, loader
+for loader in (copy.copy(spec.loader), pickle.loads(pickle.dumps(spec.loader))):
+    assert loader.get_filename("vllm") == spec.origin, loader
 copy.deepcopy(spec.loader.path)
 print(getattr(sys, "armings", None), "hisparse_guard" in sys.modules, spec.origin)
 import vllm.config
@@ -395,6 +420,11 @@ def exit_and_interrupt_pass(root: Path, source: Source) -> None:
         assert (done.returncode, done.stdout) == (code, ""), done
 
 
+def fails_once(source: Source, error: str) -> Source:
+    text = "import sys\nsys.reads = getattr(sys, 'reads', 0) + 1\nif sys.reads == 1:\n"
+    return {**source, SECOND: f"{text}    raise {error}\n{source[SECOND]}"}
+
+
 def who_catches_an_interrupt_is_guarded_all_the_same(root: Path, source: Source) -> None:
     arm = """
 import sys
@@ -418,6 +448,9 @@ print(sys.armings)
 """
     done = python(code, [guard, image])
     assert done.stdout.strip() == "['sitecustomize']", done
+    guard = guarded(root / "read", fails_once(source, "KeyboardInterrupt"))
+    done = alone(code, [guard, image])
+    assert (done.stdout, done.stderr) == ("['sitecustomize']\n", ""), done
 
 
 def what_fails_once_is_tried_again(root: Path, source: Source) -> None:
@@ -430,43 +463,43 @@ def arm(how):
     sys.armings = [how]
 """
     guard, image = guarded(root, source, arm=arm), vllm_folder(root / "image")
-    # And what is not imported but read: a finder that fails when it is first asked for it.
-    code = """
-import sys
-class Passing:
-    left = 1
-    def find_spec(self, name, path=None, target=None):
-        if name == "hisparse_guard.runtime.start" and self.left:
-            self.left -= 1
-            raise OSError("too many open files")
-sys.meta_path.insert(1, Passing())
-import vllm
-print(getattr(sys, "armings", None))
-"""
-    done = alone(code, [guard, image])
+    done = python("import vllm, sys; print(getattr(sys, 'armings', None))", [guard, image])
     assert (done.stdout, done.stderr) == ("['sitecustomize']\n", ""), done
 
 
 def a_damaged_guard_is_one_line(root: Path, source: Source) -> None:
-    # Half a folder: what it shadows runs all the same, and once, also where that looks for us.
+    image = vllm_folder(root / "image")
+    behind = write(root / "behind", {"sitecustomize.py": "import sys; sys.ran = 1"})
+    line = "hisparse-guard: damaged, put a whole copy on PYTHONPATH"
+    second = source[SECOND].splitlines(keepends=True)
+    starts = [n for n, text in enumerate(second) if text.startswith(("def ", "class ", "find_"))]
+    texts = [None, "", "not python", *("".join(second[:n]) for n in starts)]
+    for number, text in enumerate(texts):
+        guard = guarded(root / str(number), source)
+        if text is None:
+            (guard / SECOND).unlink()
+        else:
+            (guard / SECOND).write_text(text)
+        for path in ([guard, image], [guard, behind, image]):
+            done = alone("import vllm.config; print('served')", path)
+            assert done.stdout == "served\n", done
+            assert [part.startswith(line) for part in done.stderr.splitlines()] == [True], done
+        done = alone("print('served')", [guard, image])
+        assert (done.stdout, done.stderr) == ("served\n", ""), done
+
+
+def run_without_a_file(root: Path, source: Source) -> None:
+    # By a chainer that executes the text.
     guard, image = guarded(root, source), vllm_folder(root / "image")
-    (guard / "hisparse_guard/runtime/start.py").unlink()
-    line = "hisparse-guard: not armed, this process runs unguarded: "
-    note = "import sys; sys.runs = getattr(sys, 'runs', 0) + 1\n"
-    chainer = f"""{note}
-sys.modules.pop("sitecustomize")
-sys.path.remove(__file__.rpartition("/")[0])
-if sys.runs < 9:
-    import sitecustomize
+    code = f"""
+exec(open({str(guard / "sitecustomize.py")!r}).read(), {{"__name__": "sitecustomize"}})
+import vllm.config
+print("served")
 """
-    for name, text in (("plain", note), ("chainer", chainer)):
-        behind = write(root / name, {"sitecustomize.py": text})
-        done = alone("import vllm.config, sys; print(sys.runs)", [guard, behind, image])
-        assert done.stdout == "1\n", done
-        assert [part.startswith(line) for part in done.stderr.splitlines()] == [True], done
-    done = alone("import vllm.config; print('served')", [guard, image])
-    assert done.stdout == "served\n"
-    assert [part.startswith(line) for part in done.stderr.splitlines()] == [True], done
+    done = python(code, [guard, image], options=["-S"])
+    assert done.stdout == "served\n", done
+    assert done.stderr.startswith("hisparse-guard: start failed: NameError("), done
+    assert done.stderr.count("\n") == 1, done
 
 
 def vllms_own_error_passes(root: Path, source: Source) -> None:
@@ -541,10 +574,11 @@ def path_and_finders_are_as_before(root: Path, source: Source) -> None:
 # Inside `find_spec`, before the loader is wrapped; and as the file begins.
 IN_FIND_SPEC = '        if spec is not None and hasattr(spec.loader, "exec_module"):'
 BEGIN = "import os\nimport sys\nfrom _frozen"
-SAYS = '        os.write(sys.stderr.fileno(), b"hisparse-guard: %b: %a\\n" % (what, error))'
-SAY_FAILS = "    except Exception:\n        pass\n"
+SAYS = (
+    '        os.write(sys.stderr.fileno(), f"hisparse-guard: {text}\\n".encode("utf-8", "replace"))'
+)
+SAY_FAILS = f"{SAYS}\n    except Exception:\n"
 EXECUTES = "        self._loader.exec_module(module)"
-RETRY = "                except Exception:\n                    # A passing"
 
 # check: [(old, new), ...], each an edit of the one file that has `old`; it breaks the rule.
 BREAKS: dict[Check, list[tuple[str, str]]] = {
@@ -555,18 +589,32 @@ BREAKS: dict[Check, list[tuple[str, str]]] = {
         (BEGIN, f"import importlib.metadata\n{BEGIN}"),
     ],
     the_shadowed_one_loads_nothing_else: [
+        (BEGIN, f"import logging\n{BEGIN}"),
+        ("    # Python itself does", "    import hisparse_guard\n    # Python itself does"),
+        (
+            "import os\nimport sys\nfrom _thread",
+            "import typing\nimport os\nimport sys\nfrom _thread",
+        ),
+    ],
+    finding_vllm_loads_nothing: [
         ("TYPE_CHECKING = False", "import typing\nTYPE_CHECKING = False"),
         ("TYPE_CHECKING = False", "TYPE_CHECKING = True"),
-        ("# ruff: noqa: F821", "from __future__ import annotations  #"),
+        (
+            "import os\nimport sys\nfrom _thread",
+            "import typing\nimport os\nimport sys\nfrom _thread",
+        ),
+        (
+            'PathFinder.find_spec("hisparse_guard.runtime.start",',
+            '_find_spec("hisparse_guard.runtime.start",',
+        ),
     ],
     import_lock_is_free_while_arming: [
         (IN_FIND_SPEC, f"        import hisparse_guard.runtime.arm\n{IN_FIND_SPEC}"),
     ],
     finding_vllm_waits_for_no_module: [
         (
-            "                exec(spec.loader.get_code(spec.name), _names)",
-            "                from hisparse_guard.runtime import start\n"
-            "                _names.update(vars(start))",
+            "            exec(spec.loader.get_code(spec.name), _names)  # type: ignore",
+            "            import hisparse_guard.runtime",
         ),
     ],
     a_probe_arms_nothing: [
@@ -574,7 +622,10 @@ BREAKS: dict[Check, list[tuple[str, str]]] = {
             IN_FIND_SPEC,
             f"        from hisparse_guard.runtime.arm import arm; arm('x')\n{IN_FIND_SPEC}",
         ),
-        ('object.__getattribute__(self, "_loader")', "self._loader"),
+        (
+            "return self._loader.__reduce_ex__(0)",
+            "return object.__reduce_ex__(self, protocol)",
+        ),
     ],
     arms_before_the_first_module_runs: [
         ('if name[:5] in ("vllm", "vllm."):', 'if name[:4] == "vllm":'),
@@ -598,15 +649,15 @@ BREAKS: dict[Check, list[tuple[str, str]]] = {
     ],
     a_failure_to_arm_is_one_line: [
         (
-            "            except Exception as error:\n                say(",
-            "            except OSError as error:\n                say(",
+            "            except Exception as error:\n                say",
+            "            except OSError as error:\n                say",
         ),
         (SAYS, "        pass"),
     ],
     stderr_may_be_closed: [(SAY_FAILS, SAY_FAILS.replace("Exception", "OSError"))],
     stderr_may_be_full: [
         (SAY_FAILS, SAY_FAILS.replace("Exception", "AttributeError")),
-        (SAYS, "        print(what, error, file=sys.stderr)"),
+        (SAYS, "        print(text, file=sys.stderr)"),
     ],
     stderr_may_be_a_full_pipe: [(SAY_FAILS, SAY_FAILS.replace("Exception", "AttributeError"))],
     stderr_may_be_anything: [(SAY_FAILS, SAY_FAILS.replace("Exception", "OSError"))],
@@ -617,17 +668,27 @@ BREAKS: dict[Check, list[tuple[str, str]]] = {
         ("                armed = False\n                raise", "                raise"),
     ],
     what_fails_once_is_tried_again: [
-        (RETRY, RETRY.replace("Exception", "KeyError")),
-        ("for tell in (_nothing, _say):", "for tell in (_say,):"),
+        (
+            "                except Exception:\n                    # A passing",
+            "                except KeyError:\n                    # A passing",
+        ),
     ],
     a_damaged_guard_is_one_line: [
         (
-            "            except Exception as error:\n                tell",
-            "            except KeyError as error:\n                tell",
+            "        except Exception as error:\n            _names",
+            "        except KeyError as error:\n            _names",
         ),
-        ("for tell in (_nothing, _say):", "for tell in (_say, _say):"),
-        ("    if not _names:", '    if "find_spec" not in _names:'),
-        ('_start("chain", _load)', '_start("chain", _nothing)'),
+        (
+            "            _names.update(find_spec=_nothing, chain=_nothing)",
+            "            _names[what] = _nothing",
+        ),
+        ("            _names[what]\n", ""),
+        ("def _find_vllm(", "chain = print\n\n\ndef find_spec("),
+        ("os.write(sys.stderr.fileno(), _DAMAGED % error)", "pass"),
+    ],
+    run_without_a_file: [
+        ("except Exception as _error:\n", "except KeyError as _error:\n"),
+        ('_here = ""\n', ""),
     ],
     vllms_own_error_passes: [
         (
@@ -638,10 +699,10 @@ BREAKS: dict[Check, list[tuple[str, str]]] = {
     ],
     a_start_that_fails_still_chains_nothing_away: [
         (
-            '    except Exception as error:\n        say(b"start',
-            '    except AttributeError as error:\n        say(b"start',
+            "    except Exception as error:\n        say",
+            "    except AttributeError as error:\n        say",
         ),
-        ("except Exception as _error:", "except AttributeError as _error:"),
+        ("except Exception as _error:\n", "except KeyError as _error:\n"),
     ],
     planted_once: [("    if not _seen and os.environ", "    if os.environ")],
     off_leaves_no_hook: [
