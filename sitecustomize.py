@@ -51,8 +51,8 @@ def _nothing(*_):
     return None
 
 
-_DAMAGED = b"""hisparse-guard: damaged, put a whole copy on PYTHONPATH: this process runs \
-unguarded, and without the sitecustomize that this one may shadow: %a
+_DAMAGED = b"""hisparse-guard: no whole copy of it on PYTHONPATH (put one there): this process \
+runs unguarded, and without the sitecustomize that this one may shadow: %a
 """
 _names = {"__name__": "hisparse_guard.runtime.start"}  # type: dict[str, object]
 _here = ""

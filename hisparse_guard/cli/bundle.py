@@ -16,7 +16,9 @@ class Format(str, Enum):
 
 
 def command(
-    dest: Annotated[Path, typer.Argument(help="What to make; it must not exist yet.")],
+    dest: Annotated[
+        Path, typer.Argument(metavar="DEST", help="What to make; it must not exist yet.")
+    ],
     format: Annotated[
         Format | None, typer.Option(help="Default: zip if DEST ends in .zip, else dir.")
     ] = None,
@@ -25,7 +27,7 @@ def command(
         typer.Option(
             metavar="PYTHON",
             help="Interpreter to compile for, e.g. the image's (default: this one). Another "
-            "Python falls back to the source, which starts about three milliseconds later.",
+            "Python falls back to the source, which starts about two milliseconds later.",
         ),
     ] = None,
     workload: Annotated[

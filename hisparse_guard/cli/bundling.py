@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -120,7 +121,8 @@ def _compiled(python: str, files: Mapping[str, bytes]) -> tuple[str, dict[str, b
     except OSError as error:
         raise Unbundled(f"cannot compile with {python}: {error}") from error
     if done.returncode:
-        reason = (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1]
+        # The last line of a traceback; what is no Python may repeat the program it was given.
+        reason = (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1][:200]
         raise Unbundled(f"cannot compile with {python}: {reason}")
     cache_tag, compiled = json.loads(done.stdout)
     return cache_tag, {name: bytes.fromhex(text) for name, text in compiled.items()}
@@ -256,7 +258,16 @@ def _patch(patch: Patch, configmap: str, entry: str) -> str:
     kind, slash, name = patch.workload.partition("/")
     if kind.lower() not in API_VERSIONS or not slash or not name:
         known = ", ".join(full for _, full in API_VERSIONS.values())
-        raise Unbundled(f"workload {patch.workload!r} is not KIND/NAME with a KIND of {known}")
+        raise Unbundled(
+            f"workload {patch.workload!r} is not KIND/NAME with a KIND of {known}; for another "
+            "kind (LeaderWorkerSet …) take the patch for a Pod and put it under the kind's own "
+            "pod template"
+        )
+    if not re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", name):
+        raise Unbundled(
+            f"workload {patch.workload!r}: {name!r} is no name that Kubernetes takes (small "
+            "letters, digits, '-' and '.')"
+        )
     api_version, kind = API_VERSIONS[kind.lower()]
     if patch.image_pythonpath is None:
         if not patch.command:

@@ -248,10 +248,12 @@ class Probe:
     Attributes:
         planted: the guard waits for vLLM there.
         reason: why not, and what to do about it; None where all is well.
+        loads: the guard can be imported there.
     """
 
     planted: bool
     reason: str | None
+    loads: bool = False
 
 
 def probe(started: Started) -> Probe:
@@ -269,10 +271,16 @@ def probe(started: Started) -> Probe:
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
         return Probe(False, f"{started.interpreter}: exit {done.returncode}: {last}")
     version = ".".join(map(str, said["version"]))
+    bundled = (
+        "hisparse-guard bundle guard.zip, and start the server, on every rank, with "
+        f"PYTHONPATH=$PWD/guard.zip{BEHIND}"
+    )
+    loads = "error" not in said
     left_out = [o for o in started.options if not o.startswith("--") and set(o) & set("IES")]
     if said["implementation"] != "cpython" or said["version"] < [3, 10]:
         kind = f"{said['implementation']} {version}"
         reason = f"{started.interpreter} is {kind}; CPython 3.10 or later is needed"
+        loads = False
     elif said["isolated"] or said["ignore_environment"]:
         reason = (
             f"{started.interpreter} runs with {' '.join(left_out) or 'PYTHONPATH ignored'}, and "
@@ -280,15 +288,17 @@ def probe(started: Started) -> Probe:
             "environment, whose plugin vLLM loads"
         )
     elif said.get("error") == "ModuleNotFoundError: No module named 'hisparse_guard'":
-        reason = (
-            f"{started.interpreter} does not find the guard: it is not on its PYTHONPATH, or "
-            "cannot be read there"
-        )
+        if said["planted"]:
+            why = "runs the sitecustomize of a copy that is installed for another Python"
+        elif started.environment.get("PYTHONPATH"):
+            why = "does not find the guard: it is not on its PYTHONPATH, or cannot be read there"
+        else:
+            why = "has no PYTHONPATH in its environment (`env -i` and `env -u` take it away)"
+        reason = f"{started.interpreter} {why}; make a bundle: {bundled}"
     elif "error" in said:
         reason = (
             f"{started.interpreter} cannot load the guard: {said['error']}; use a bundle, which "
-            "brings all that it needs: hisparse-guard bundle guard.zip, and start the server with "
-            f"PYTHONPATH=$PWD/guard.zip{BEHIND}"
+            f"brings all that it needs: {bundled}"
         )
     elif said["no_site"]:
         reason = (
@@ -296,7 +306,7 @@ def probe(started: Started) -> Probe:
             "plugin loading is left, and comes late: start it without"
         )
     elif said["planted"] or switched_off(started.environment):
-        return Probe(bool(said["planted"]), None)
+        return Probe(bool(said["planted"]), None, loads)
     elif said["sitecustomize"] is None:
         reason = (
             f"{started.interpreter} ran no sitecustomize: the guard's is not on its PYTHONPATH, or "
@@ -307,4 +317,4 @@ def probe(started: Started) -> Probe:
             f"{started.interpreter} ran {said['sitecustomize']} as its sitecustomize, which "
             "does not hand on to the guard's"
         )
-    return Probe(bool(said["planted"]), reason)
+    return Probe(bool(said["planted"]), reason, loads)

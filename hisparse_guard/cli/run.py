@@ -28,6 +28,7 @@ def command(
     import os
     import signal
     import sys
+    from pathlib import Path
 
     from hisparse_guard.cli import installation, interpreter
     from hisparse_guard.cli.app import usage_error
@@ -44,7 +45,14 @@ def command(
     started = interpreter.started_by(cmd, environment)
     if started is None:
         # As a shell or `env` answers.
-        raise refuse(127, f"{cmd[0]}: no such program on PATH")
+        named = Path(cmd[0])
+        if os.sep not in cmd[0]:
+            raise refuse(127, f"{cmd[0]}: no such program on PATH")
+        if not named.exists():
+            raise refuse(127, f"{cmd[0]}: no such file")
+        raise refuse(126, f"{cmd[0]}: " + ("a folder" if named.is_dir() else "not executable"))
+    if interpreter.switched_off(environment):
+        typer.echo("hisparse-guard run: HISPARSE_GUARD_MODE=off: CMD runs unguarded", err=True)
     if check and started.interpreter is None:
         typer.echo(
             f"hisparse-guard run: {cmd[0]} is not a Python program: not checked; Python "
@@ -64,4 +72,7 @@ def command(
     try:
         os.execvpe(started.program, cmd, environment)
     except OSError as error:
-        raise refuse(126, f"{started.program}: {error.strerror}") from error
+        why = str(error.strerror)
+        if isinstance(error, FileNotFoundError):
+            why = "the interpreter that its first line names does not exist"
+        raise refuse(126, f"{started.program}: {why}") from error

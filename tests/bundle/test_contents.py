@@ -207,7 +207,7 @@ def test_what_is_no_bundle_says_so(tmp_path: Path) -> None:
         (["{tmp}/x", "--format", "configmap", "--command", ""], "ENTRYPOINT"),
         (["{tmp}/x", "--format", "configmap", "--command", "'vllm"], "quotation"),
         (["{tmp}/" + "x" * 300], "too long"),
-        ([], "dest"),
+        ([], "DEST"),
     ],
 )
 def test_wrong_usage_is_one_line_and_leaves_nothing(

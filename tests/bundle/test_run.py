@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hisparse_guard.cli.interpreter import probe, started_by
-from tests.startup.sandbox import ROOT, environment, vllm_folder, write
+from tests.startup.sandbox import ROOT, environment, python, vllm_folder, write
 from tests.support.bundles import hisparse_guard
 
 SHOW = "import os, sys; print(os.environ['PYTHONPATH'], sys.argv[1:])"
@@ -125,7 +125,8 @@ def test_source_without_wrapt_is_refused_with_the_way_out(bare: Path) -> None:
 def test_off_is_not_in_the_way(bare: Path, bundle: Path) -> None:
     words = ["run", "--", bare, "-c", "print('ran')"]
     done = hisparse_guard(*words, entry=bundle, HISPARSE_GUARD_MODE="off")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "ran\n", "")
+    assert (done.returncode, done.stdout) == (0, "ran\n")
+    assert done.stderr == "hisparse-guard run: HISPARSE_GUARD_MODE=off: CMD runs unguarded\n"
 
 
 def test_no_python_program_runs_with_a_note(bundle: Path) -> None:
@@ -142,7 +143,18 @@ def test_no_such_program(bundle: Path, tmp_path: Path) -> None:
     broken.chmod(0o755)
     done = hisparse_guard("run", "--", broken, entry=bundle)
     assert done.returncode == 126, done
-    assert str(broken) in done.stderr.splitlines()[-1]
+    assert done.stderr.splitlines()[-1] == (
+        f"hisparse-guard run: {broken}: the interpreter that its first line names does not exist"
+    )
+    plain = write(tmp_path, {"plain": ""}) / "plain"
+    for program, code, why in (
+        (tmp_path / "none", 127, "no such file"),
+        (plain, 126, "not executable"),
+        (tmp_path, 126, "a folder"),
+    ):
+        done = hisparse_guard("run", "--", program, entry=bundle)
+        assert done.returncode == code, done
+        assert done.stderr == f"hisparse-guard run: {program}: {why}\n"
 
 
 def test_without_a_command(bundle: Path) -> None:
@@ -293,7 +305,21 @@ def test_env_is_seen_through(bundle: Path, bare: Path) -> None:
     words = ["env", "-i", bare, "-c", "print('ran')"]
     done = hisparse_guard("run", "--", *words, entry=bundle)
     assert (done.returncode, done.stdout) == (2, ""), done
-    assert "does not find the guard: it is not on its PYTHONPATH" in done.stderr
+    assert "has no PYTHONPATH in its environment (`env -i` and" in done.stderr
+
+
+def test_an_installation_of_another_python(installed: Path, bare: Path) -> None:
+    # Seen by the Python that the command is installed in, and by no other.
+    code = f"""
+import runpy, sys
+sys.path.insert(0, {str(installed)!r})
+sys.argv = ["hisparse-guard", "run", "--", {str(bare)!r}, "-c", "print('ran')"]
+runpy.run_module("hisparse_guard", run_name="__main__")
+"""
+    done = python(code)
+    assert (done.returncode, done.stdout) == (2, ""), done
+    assert "a copy that is installed for another Python; make a bundle: " in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_the_current_folder_is_no_part_of_a_scripts_path(

@@ -28,7 +28,7 @@ def main() -> int:
     def step(text: str) -> None:
         print(f"{text} …", file=sys.stderr, flush=True)
 
-    step(f"setting up vLLM {RELEASE}, torch and FlashInfer (minutes, the first time)")
+    step(f"setting up vLLM {RELEASE}, torch and FlashInfer (minutes the first time, then cached)")
     harness.tree(RELEASE)
     image_python()
     guard = harness.guard_path()
@@ -63,7 +63,8 @@ def main() -> int:
     console.print("The guarded worker's own log:")
     for line in guarded[0]["log"].splitlines():
         if "hisparse-guard:" in line:
-            console.print("  " + line[line.index("hisparse-guard:") :], markup=False)
+            said = "  " + line[line.index("hisparse-guard:") :]
+            console.print(said, markup=False, soft_wrap=not sys.stdout.isatty())
     console.print(f"Its evidence: .venv/bin/hisparse-guard report {evidence}", soft_wrap=True)
     return 0 if good else 1
 

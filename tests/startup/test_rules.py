@@ -470,7 +470,7 @@ def arm(how):
 def a_damaged_guard_is_one_line(root: Path, source: Source) -> None:
     image = vllm_folder(root / "image")
     behind = write(root / "behind", {"sitecustomize.py": "import sys; sys.ran = 1"})
-    line = "hisparse-guard: damaged, put a whole copy on PYTHONPATH"
+    line = "hisparse-guard: no whole copy of it on PYTHONPATH"
     second = source[SECOND].splitlines(keepends=True)
     starts = [n for n, text in enumerate(second) if text.startswith(("def ", "class ", "find_"))]
     texts = [None, "", "not python", *("".join(second[:n]) for n in starts)]

@@ -289,7 +289,7 @@ def _way_in(
     if probe.reason is None and seen["planted"]:
         result.say("ok", "way in", "by sitecustomize" + (" and as a vLLM plugin" if plugin else ""))
         return "sitecustomize", None
-    if plugin and "cannot load" not in (probe.reason or ""):
+    if plugin and probe.loads:
         # Needs neither PYTHONPATH nor site, where the package was installed.
         why = probe.reason or "no sitecustomize of the guard is on the path"
         result.say("note", "way in", f"by vLLM's plugin loading only, late but in time: {why}")
@@ -603,6 +603,12 @@ def _settings(result: Examination, environment: Mapping[str, str]) -> Settings:
         )
     if settings.evidence_dir:
         folder = Path(settings.evidence_dir)
+        if not folder.is_absolute():
+            result.say(
+                "fix",
+                "evidence",
+                f"{folder} is relative: a process that starts in another folder writes elsewhere",
+            )
         if not folder.exists():
             if not _can_make(folder):
                 result.say("fix", "evidence", f"{folder} does not exist and cannot be made")
@@ -738,7 +744,7 @@ def _to_inject(started: interpreter.Started) -> str:
         return str(error)
     reason = interpreter.probe(replace(started, environment=environment)).reason
     if reason is not None:
-        return f"{reason}; on every rank"
+        return reason
     return (
         "start the server with `hisparse-guard run -- CMD`, or with "
         f"PYTHONPATH=$(hisparse-guard path){interpreter.BEHIND}, on every rank"

@@ -155,7 +155,10 @@ def _facts(life: Life) -> list[str]:
 
 
 def _checklist(judged: Judged) -> list[str]:
-    out = ["", "  Deployment checklist"]
+    out = [
+        "",
+        "  Deployment checklist (as in the host-mirror report; to differ is no fault)",
+    ]
     for item in judged.checklist:
         found = "" if item.found is None else f": {item.found}"
         place = f"  ({_place(judged.life, item.line)})" if item.line else ""
