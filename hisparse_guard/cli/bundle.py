@@ -27,7 +27,7 @@ def command(
         typer.Option(
             metavar="PYTHON",
             help="Interpreter to compile for, e.g. the image's (default: this one). Another "
-            "Python falls back to the source, which starts about two milliseconds later.",
+            "Python falls back to the source, which starts two to three milliseconds later.",
         ),
     ] = None,
     workload: Annotated[
