@@ -25,6 +25,22 @@ def arm(how):
     sys.armings = getattr(sys, "armings", []) + [how]
 """
 
+# A finder that imports what it is asked for, and answers with what `sys.modules` holds, as
+# ddtrace's did up to 4.0.
+WATCHDOG = """
+import importlib.util
+class Watchdog:
+    asked = set()
+    def find_spec(self, name, path=None, target=None):
+        if name in self.asked:
+            return None
+        self.asked.add(name)
+        try:
+            return importlib.util.find_spec(name)
+        finally:
+            self.asked.discard(name)
+"""
+
 
 def write(folder: Path, files: dict[str, str]) -> Path:
     """Writes `files` (relative name: text) under `folder`."""

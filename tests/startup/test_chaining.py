@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.startup.sandbox import guard_folder, python, vllm_folder, write, zipped
+from tests.startup.sandbox import WATCHDOG, guard_folder, python, vllm_folder, write, zipped
 
 # What a program can see of its start. Paths in front of which the guard was put stay the same.
 LOOK = """
@@ -314,18 +314,8 @@ def test_a_finder_that_answers_with_what_is_running(tmp_path: Path) -> None:
     # ddtrace's watchdog, up to 4.0: it asks Python, which names what `sys.modules` holds.
     guard = guard_folder(tmp_path / "guard")
     behind = write(tmp_path / "behind", {"sitecustomize.py": NOTE})
-    code = f"""
-import sys, site, importlib.util
-class Watchdog:
-    asked = set()
-    def find_spec(self, name, path=None, target=None):
-        if name in self.asked:
-            return None
-        self.asked.add(name)
-        try:
-            return importlib.util.find_spec(name)
-        finally:
-            self.asked.discard(name)
+    code = f"""{WATCHDOG}
+import sys, site
 sys.meta_path.insert(0, Watchdog())
 sys.path[:] = [{str(guard)!r}, b"bytes", {str(behind)!r}, *sys.path]
 site.execsitecustomize()

@@ -19,6 +19,7 @@ import pytest
 
 from tests.startup.sandbox import (
     START,
+    WATCHDOG,
     environment,
     guard_folder,
     python,
@@ -68,18 +69,8 @@ def the_shadowed_one_loads_nothing_else(root: Path, source: Source) -> None:
 def finding_vllm_loads_nothing(root: Path, source: Source) -> None:
     # Beside a finder that imports what it is asked for, as ddtrace's did.
     guard, image = guarded(root, source), vllm_folder(root / "image")
-    code = """
-import sys, importlib.util
-class Watchdog:
-    asked = set()
-    def find_spec(self, name, path=None, target=None):
-        if name in self.asked:
-            return None
-        self.asked.add(name)
-        try:
-            return importlib.util.find_spec(name)
-        finally:
-            self.asked.discard(name)
+    code = f"""{WATCHDOG}
+import sys
 sys.meta_path.insert(1, Watchdog())
 before = set(sys.modules)
 found = importlib.util.find_spec("vllm").name
