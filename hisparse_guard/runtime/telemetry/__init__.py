@@ -1,0 +1,1 @@
+"""What the guard says of itself: log lines and evidence."""
