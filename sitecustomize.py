@@ -1,71 +1,38 @@
 """Start of every Python process that has this folder or zip on PYTHONPATH.
 
-Plants the tripwire that arms hisparse-guard when vLLM is first imported, and has the
-`sitecustomize` run that this one shadows. Standard library only, and only what the interpreter
-has loaded by now. Most processes need no more than this file, and without byte code its
-compilation is most of what they pay, by the token; so it is terse, and what the others need is
-in `hisparse_guard/runtime/start.py`.
+Puts the finder of hisparse-guard in place, and has the `sitecustomize` run that this one shadows.
+Most processes load this file and `hisparse_guard/__init__.py` and no other; both import only what
+the interpreter has loaded by now. The package is imported here, before the current folder or a
+script's own is on the path: later they cannot shadow it.
 """
 
 import os
 import sys
 from _frozen_importlib import _find_spec  # type: ignore[attr-defined]
-from _frozen_importlib_external import PathFinder
 
-
-class HisparseGuardTripwire:
-    """Finder that arms the guard when the first module of vLLM is executed.
-
-    It stays in ``sys.meta_path`` for good: a finder that takes itself out while the list is
-    walked makes the walk skip the finder behind it.
-    """
-
-    def find_spec(self, name, path=None, target=None):
-        if name[:5] in ("vllm", "vllm."):
-            return _start("find_spec", name, path, target)
-        return None
-
-
-def _start(what, *given):
-    if what not in _names:
-        try:
-            # Found and run, not imported, and no finder asked that may import: finders are asked
-            # under the global import lock, and a thread that holds a module's lock and waits for
-            # that one would never get it.
-            folder = PathFinder.find_spec("hisparse_guard").submodule_search_locations[0]  # type: ignore
-            spec = PathFinder.find_spec("hisparse_guard.runtime.start", [folder + "/runtime"])
-            exec(spec.loader.get_code(spec.name), _names)  # type: ignore
-            _names[what]
-        except Exception as error:
-            _names.update(find_spec=_nothing, chain=_nothing)
-            # Standard error may be absent, closed or full. Written past Python's buffer: what a
-            # full device refuses would stay there and turn the exit code into 120.
-            try:
-                os.write(sys.stderr.fileno(), _DAMAGED % error)
-            except Exception:
-                pass
-    return _names[what](*given)  # type: ignore[operator]
-
-
-def _nothing(*_):
-    return None
-
-
-_DAMAGED = b"""hisparse-guard: no whole copy of it on PYTHONPATH (put one there): this process \
-runs unguarded, and without the sitecustomize that this one may shadow: %a
-"""
-_names = {"__name__": "hisparse_guard.runtime.start"}  # type: dict[str, object]
-_here = ""
+_chain = None
 try:
+    from hisparse_guard import install_finder
+
+    install_finder("sitecustomize")
+
+    # What has run already, where other copies of this file see it: one that chains runs us again.
+    _ran = sys.__dict__.setdefault("_hisparse_guard_sitecustomize", set())
+    _ran.add(__file__)
     _here = os.path.dirname(__file__)
-    # Chainers behind us import us again; other copies of us on the path look here too.
-    _seen = sys.__dict__.setdefault("_hisparse_guard_sitecustomize", set())
-    if not _seen and os.environ.get("HISPARSE_GUARD_MODE", "").strip().lower() != "off":
-        sys.meta_path.insert(0, HisparseGuardTripwire())
-    _seen.add(__file__)
-    _next = _find_spec("sitecustomize", sys.path[sys.path.index(_here) + 1 :])
+    _behind = sys.path[sys.path.index(_here) + 1 :] if _here in sys.path else sys.path
+    if _find_spec("sitecustomize", _behind):
+        from hisparse_guard.runtime import chain as _chain  # type: ignore[assignment]
 except Exception as _error:
-    # Which `chain` meets too, and names; or an entry that is written otherwise.
-    _next = _error
-if _next:
-    _start("chain", _here)
+    try:
+        # Past Python's buffer: what a full device refuses would turn the exit code into 120.
+        os.write(
+            sys.stderr.fileno(),
+            b"hisparse-guard: the start failed, so this process may run without the guard and "
+            b"without the sitecustomize that this one shadows: %a\n" % _error,
+        )
+    except Exception:
+        pass
+
+if _chain:
+    _chain.run_shadowed(_here, _ran)

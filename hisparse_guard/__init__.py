@@ -1,21 +1,122 @@
-"""Runtime guard for vLLM servers that run HiSparse and cannot be rebuilt."""
+"""Runtime guard for vLLM servers that run HiSparse and cannot be rebuilt.
 
-__version__ = "0.1.0"
+This file is loaded by every Python process, so it imports only what the interpreter has loaded at
+its start. It holds what both ways in share: the finder that notices vLLM's modules.
+"""
+
+import os
+import sys
+from _thread import get_ident
+
+__version__ = "0.2.0"
+
+# The modules that hold what is patched; a test holds this against `runtime.patches`.
+PATCHED_MODULES = frozenset(
+    {
+        "vllm.config",
+        "vllm.config.vllm",
+        "vllm.envs",
+        "vllm.distributed.device_communicators.flashinfer_all_reduce",
+    }
+)
+
+# Which way in was first: "sitecustomize" or "entry point".
+injected_via = ""
+
+
+class PatchFinder:
+    """Meta-path finder that wraps the loader of each patched module.
+
+    It imports nothing: finders are asked under the global import lock, and a thread that waits for
+    a module's lock inside one would wait for ever. It stays in ``sys.meta_path`` for good: a finder
+    that takes itself out while the list is walked makes Python skip the finder behind it.
+    """
+
+    def __init__(self) -> None:
+        self._asking: set[tuple[str, int]] = set()
+
+    def find_spec(self, name, path=None, target=None):
+        if name not in PATCHED_MODULES:
+            return None
+        # Another finder that delegates, as this one does, asks us again. By thread, since
+        # `importlib.util.find_spec` asks without the module's lock.
+        question = (name, get_ident())
+        if question in self._asking:
+            return None
+        self._asking.add(question)
+        try:
+            for finder in list(sys.meta_path):
+                find = getattr(finder, "find_spec", None)
+                spec = find(name, path, target) if find else None
+                if spec is not None:
+                    if hasattr(spec.loader, "exec_module"):
+                        spec.loader = PatchLoader(spec.loader)
+                    return spec
+        finally:
+            self._asking.discard(question)
+        return None
+
+
+class PatchLoader:
+    """Has a module executed by its own loader, then patched. Imports are safe here, and every
+    execution comes by: the first, one after ``del sys.modules[…]``, `importlib.reload`."""
+
+    def __init__(self, loader) -> None:
+        self._loader = loader
+
+    def __getattr__(self, name):
+        return getattr(self._loader, name)
+
+    def exec_module(self, module) -> None:
+        # Put back first: the module, `inspect` and `importlib.resources` see what they always saw.
+        module.__spec__.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        try:
+            from hisparse_guard.runtime.activate import patch_module
+
+            patch_module(module)
+        except Exception as error:
+            write_error(f"{module.__name__} is not patched, this process runs unguarded: {error!r}")
+
+
+def install_finder(via: str) -> None:
+    """Puts the finder in place, once a process; not where HISPARSE_GUARD_MODE is ``off``.
+
+    Args:
+        via: the way in, for the log: ``"sitecustomize"`` or ``"entry point"``.
+    """
+    global injected_via
+    if is_off() or any(isinstance(finder, PatchFinder) for finder in sys.meta_path):
+        return
+    injected_via = injected_via or via
+    sys.meta_path.insert(0, PatchFinder())
+
+
+def is_off() -> bool:
+    """Whether the environment says ``off`` now. Here, and not in `runtime.settings` with all other
+    settings, since every process asks this one."""
+    return os.environ.get("HISPARSE_GUARD_MODE", "").strip().lower() == "off"
 
 
 def register() -> None:
-    """Entry point of the group ``vllm.general_plugins``; idempotent, never raises.
+    """Entry point of the group ``vllm.general_plugins``: the second way in.
 
-    vLLM calls it unprotected in the API server, the engine core and every worker.
+    vLLM calls it unprotected in the API server, the engine core and every worker, so it does not
+    raise. What is loaded by then is patched at once.
     """
     try:
-        from hisparse_guard.runtime.arm import arm
-    except Exception as error:
-        import sys
+        install_finder("entry point")
+        from hisparse_guard.runtime.activate import patch_loaded_modules
 
-        try:
-            print(f"hisparse-guard: not armed: {error!r}", file=sys.stderr)
-        except Exception:
-            pass
-        return
-    arm("entry point")
+        patch_loaded_modules()
+    except Exception as error:
+        write_error(f"not active, this process runs unguarded: {error!r}")
+
+
+def write_error(text: str) -> None:
+    """Writes one line to standard error, which may be absent, closed or full; never raises."""
+    try:
+        # Past Python's buffer: what a full device refuses would turn the exit code into 120.
+        os.write(sys.stderr.fileno(), f"hisparse-guard: {text}\n".encode("utf-8", "replace"))
+    except Exception:
+        pass

@@ -1,8 +1,16 @@
-"""The decision: which backend FlashInfer's all-reduce workspace is to have. Pure."""
+"""The decision: which backend FlashInfer's all-reduce workspace is to have. Pure.
+
+Three backends are told apart in all that follows: ``upstream`` (what vLLM alone would use),
+``target`` (what the guard asks for) and ``used`` (what is asked for in the end; differs from the
+target in mode ``observe`` only). Each is ``"trtllm"``, ``"mnnvl"``, ``"none"`` for no FlashInfer
+all-reduce, or None where it is not known.
+"""
 
 from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
+
+from hisparse_guard.runtime.settings import Settings
 
 TRTLLM = "trtllm"
 MNNVL = "mnnvl"
@@ -13,56 +21,58 @@ Rule = Literal[
 ]
 
 
-class Word(NamedTuple):
-    """What vLLM's resolver said, whatever shape it said it in."""
+class ResolverAnswer(NamedTuple):
+    """What vLLM's resolver answered, whatever shape it has."""
 
     backend: str | None
     trtllm_can_serve: bool
 
 
 class Decision(NamedTuple):
-    """What the resolver is to answer, and why.
+    """What the resolver is to answer, and why; the fields are named as in the evidence.
 
     Attributes:
         rule: the row of the table that applied.
-        answer: for vLLM's caller, in vLLM's own shape.
-        backend: the backend that will be asked for under this answer; ``"none"`` for no
-            FlashInfer all-reduce, None where that is not known.
-        wanted: what the guard asks for; differs from `backend` in mode ``observe`` only.
-        pin: what is pinned for the group from now on (``"trtllm"``, ``"none"`` or None).
-        conflict: a fresh decision differs from the pin.
+        vllm_answer, answer: vLLM's answer, and the one for its caller, in vLLM's own shape.
+        upstream, target, used: see the module.
+        pinned: what holds for the group from now on: ``"trtllm"``, ``"none"`` or None.
+        conflict: a fresh decision differs from what was pinned.
     """
 
     rule: Rule
+    vllm_answer: Any
     answer: Any
-    backend: str | None
-    wanted: str | None
-    pin: str | None
-    conflict: bool = False
+    upstream: str | None
+    target: str | None
+    used: str | None
+    pinned: str | None
+    hisparse: bool
+    config_current: bool
+    env_backend: str
+    mode: str
+    conflict: bool
+
+    @property
+    def guard_chose_none(self) -> bool:
+        """Whether the guard, and not vLLM, decided for no FlashInfer all-reduce."""
+        return self.used == NONE and self.rule in ("hisparse", "context-miss", "multinode")
 
 
-def understand(answer: Any) -> Word | None:
-    """vLLM's answer taken apart; None for a shape nobody knows.
+def parse_answer(answer: Any) -> ResolverAnswer | None:
+    """vLLM's answer taken apart; None for an unknown shape.
 
-    Known (vLLM 0.19 to 0.33): ``backend`` and ``(backend, allow_trtllm_fallback)``, each
-    with None for "no backend". Under ``auto`` the second member is vLLM's own word on
-    whether trtllm can stand in; a bare ``"mnnvl"`` is given for groups over nodes only.
+    Known (vLLM 0.19 to 0.34): ``backend`` and ``(backend, allow_trtllm_fallback)``, each with None
+    for "no backend". Under ``auto`` the second member is vLLM's own word on whether trtllm can
+    stand in; a bare ``"mnnvl"`` is given for groups over several nodes only.
     """
-    if answer is None:
-        return Word(None, False)
+    backend, fallback = answer, False
     if type(answer) is tuple and len(answer) == 2 and type(answer[1]) is bool:
         backend, fallback = answer
-    else:
-        backend, fallback = answer, False
-    if backend is None and type(answer) is tuple:
-        return Word(None, False)
+    if backend is None:
+        return ResolverAnswer(None, False)
     if type(backend) is not str or backend not in (TRTLLM, MNNVL):
         return None
-    return Word(backend, fallback or backend == TRTLLM)
-
-
-def _shaped(backend: str | None, like: Any) -> Any:
-    return (backend, False) if type(like) is tuple else backend
+    return ResolverAnswer(backend, fallback or backend == TRTLLM)
 
 
 def decide(
@@ -70,10 +80,8 @@ def decide(
     *,
     hisparse: bool,
     env_backend: str,
-    current: bool,
-    mode: str,
-    target: str,
-    multinode: str,
+    config_current: bool,
+    settings: Settings,
     pin: str | None,
 ) -> Decision:
     """The one table of the guard.
@@ -82,44 +90,42 @@ def decide(
         answer: what vLLM's resolver answered just now.
         hisparse: whether any config of this process ever had HiSparse on.
         env_backend: ``VLLM_FLASHINFER_ALLREDUCE_BACKEND``; ``auto`` when unset.
-        current: whether a vLLM config is current.
-        mode: ``enforce``, ``observe``, ``strict`` or ``off``.
-        target: ``trtllm`` or ``none``, the backend wanted under HiSparse.
-        multinode: ``none`` or ``keep``, for groups that trtllm cannot serve.
-        pin: what was pinned for the group before.
+        config_current: whether a vLLM config is current.
+        settings: the mode, the backend wanted under HiSparse, and what is wanted where trtllm
+            cannot serve.
+        pin: what holds for the group from an earlier decision.
     """
-    word = understand(answer)
-    said = None if word is None else (word.backend or NONE)
-    if mode == "off" or not hisparse:
-        return Decision("no-hisparse", answer, said, said, pin)
-    # Before the shape: an operator's own choice may be a backend that we do not know.
-    if env_backend != "auto":
-        return Decision("env", answer, said, said, pin)
-    if word is None:
-        return Decision("unknown-shape", answer, None, None, pin)
-    if word.backend is None:
-        return Decision("no-backend", answer, NONE, NONE, pin)
+    parsed = parse_answer(answer)
+    upstream = None if parsed is None else parsed.backend or NONE
 
-    rule: Rule
-    if not word.trtllm_can_serve:
-        # The pin does not count here: vLLM would refuse trtllm with a ValueError.
-        rule = "multinode"
-        wanted = MNNVL if multinode == "keep" else NONE
-        conflict = pin is not None and pin != wanted
-        pinned = pin
-    elif current:
-        rule = "hisparse"
-        wanted = target
-        conflict = pin is not None and pin != wanted
-        pinned = wanted
-    else:
-        rule = "context-miss"
-        wanted = pin or target
-        conflict = False
-        pinned = wanted
-    if mode == "observe":
-        return Decision(rule, answer, said, wanted, None, False)
-    if wanted == word.backend:
-        return Decision(rule, answer, wanted, wanted, pinned, conflict)
-    shaped = _shaped(None if wanted == NONE else wanted, answer)
-    return Decision(rule, shaped, wanted, wanted, pinned, conflict)
+    def decided(rule: Rule, target: str | None, pinned: str | None = pin) -> Decision:
+        used, shaped = target, answer
+        if settings.mode == "observe":
+            used, pinned = upstream, None
+        elif target != upstream:
+            backend = None if target == NONE else target
+            shaped = (backend, False) if type(answer) is tuple else backend
+        fresh = rule in ("hisparse", "multinode", "no-backend")
+        conflict = fresh and pin not in (None, target)
+        inputs = (hisparse, config_current, env_backend, settings.mode)
+        return Decision(rule, answer, shaped, upstream, target, used, pinned, *inputs, conflict)
+
+    if settings.mode == "off" or not hisparse:
+        return decided("no-hisparse", upstream)
+    # Before the shape: an operator's own choice may be a backend that is not known here.
+    if env_backend != "auto":
+        return decided("env", upstream)
+    if parsed is None:
+        return decided("unknown-shape", upstream)
+    if parsed.backend is None:
+        # What init resolved holds: a later answer outside the context is none too (0.34.0).
+        return decided("no-backend", NONE, NONE if config_current else pin)
+    if not config_current and pin == NONE:
+        return decided("context-miss", NONE)
+    if not parsed.trtllm_can_serve:
+        # A pin to trtllm does not count here: vLLM would refuse it with a ValueError.
+        return decided("multinode", MNNVL if settings.multinode == "keep" else NONE)
+    if config_current:
+        return decided("hisparse", settings.backend, settings.backend)
+    target = pin or settings.backend
+    return decided("context-miss", target, target)

@@ -1,4 +1,4 @@
-"""The settings of the guard, read from the environment."""
+"""The settings of the guard: the only place that knows their names and values."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 PREFIX = "HISPARSE_GUARD_"
+EVIDENCE_DIR = PREFIX + "EVIDENCE_DIR"
+TRACE_CONTEXT = PREFIX + "TRACE_CONTEXT"
 
 # name -> valid values; the first is the default.
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -17,6 +19,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
 
 
 class Settings(NamedTuple):
+    """What the environment says; the fields are named as in the evidence."""
+
     mode: str = "enforce"
     backend: str = "trtllm"
     multinode: str = "none"
@@ -37,23 +41,21 @@ def read_settings(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
         if chosen[name] not in valid:
             chosen[name] = valid[0]
             problems.append(
-                f"{PREFIX}{name}={value!r} is not valid: use one of {', '.join(valid)}; "
-                f"going on with {valid[0]}"
+                f"{PREFIX}{name}={value!r} is not valid and counts as {valid[0]}: "
+                f"use one of {', '.join(valid)}"
             )
-    known = {PREFIX + name for name in CHOICES} | {PREFIX + "EVIDENCE_DIR"}
+    known = {PREFIX + name for name in CHOICES} | {EVIDENCE_DIR}
     for variable in sorted(environ):
         if variable.startswith(PREFIX) and variable not in known:
             problems.append(
                 f"{variable} is no setting of hisparse-guard and has no effect: "
                 f"use one of {', '.join(sorted(known))}"
             )
-    return (
-        Settings(
-            mode=chosen["MODE"],
-            backend=chosen["BACKEND"],
-            multinode=chosen["MULTINODE"],
-            trace_context=chosen["TRACE_CONTEXT"] == "1",
-            evidence_dir=environ.get(PREFIX + "EVIDENCE_DIR", "").strip() or None,
-        ),
-        problems,
+    settings = Settings(
+        mode=chosen["MODE"],
+        backend=chosen["BACKEND"],
+        multinode=chosen["MULTINODE"],
+        trace_context=chosen["TRACE_CONTEXT"] == "1",
+        evidence_dir=environ.get(EVIDENCE_DIR, "").strip() or None,
     )
+    return settings, problems

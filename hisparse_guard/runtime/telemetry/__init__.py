@@ -1,1 +1,280 @@
-"""What the guard says of itself: log lines and evidence."""
+"""What the guard says of itself. Patches hand facts in; an event comes of each.
+
+    patches ──facts──▶ this module ──event, if its content is new──▶ evidence file (one line, first)
+                                                              └────▶ vLLM's log (`messages`)
+
+When: nothing is written before a HiSparse config is seen or a backend is resolved, but an `error`.
+The evidence of a process then begins with `armed` and the configs seen so far. The log of a process
+that never sees HiSparse gets nothing above DEBUG, but an internal error. Each distinct content is
+written once; how often it came again is written at every power of ten and at exit.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import hisparse_guard
+from hisparse_guard.runtime.config_facts import ConfigFacts
+from hisparse_guard.runtime.decision import MNNVL, NONE, Decision, parse_answer
+from hisparse_guard.runtime.state import ENV_BACKEND, state, workspace_backend
+from hisparse_guard.runtime.telemetry import build_class, events, log, messages, process_facts
+from hisparse_guard.runtime.telemetry.events import Event
+from hisparse_guard.runtime.telemetry.evidence import EvidenceFile
+
+_REPORTED_VARIABLES = (
+    ENV_BACKEND,
+    "VLLM_ALLREDUCE_USE_FLASHINFER",
+    "VLLM_USE_V2_MODEL_RUNNER",
+    "VLLM_PLUGINS",
+    "CUDA_LAUNCH_BLOCKING",
+)
+_ALL_REDUCE_FILE = build_class.ALL_REDUCE.replace(".", os.sep) + ".py"
+# A loop that makes ever new misses or errors must not fill a disk. Decisions and workspaces always
+# count.
+_MOST_DISTINCT = 1000
+
+
+class _Recorder:
+    """What this process has recorded."""
+
+    def __init__(self, injected_via: str) -> None:
+        self.injected_via = injected_via
+        self.evidence = EvidenceFile()
+        # Another thread may have held the parent's when this process was forked.
+        self.lock = threading.RLock()
+        # Content: how often it came, and the count that was written last.
+        self.counts: dict[Event, list[int]] = {}
+        self.dropped = 0
+        self.logged_armed = False
+        self.ended = False
+        self._armed: events.Armed | None = None
+
+    def record(self, event: Event) -> bool:
+        """Counts an event and writes it where its content is new; whether it is."""
+        key = event._replace(left_s=None) if isinstance(event, events.ContextMiss) else event
+        with self.lock:
+            counted = self.counts.get(key)
+            if counted is None:
+                capped = isinstance(event, (events.ContextMiss, events.Error))
+                if capped and len(self.counts) >= _MOST_DISTINCT:
+                    self.dropped += 1
+                    return False
+                self.counts[key] = [1, 1]
+                self._write(event, 1)
+                return True
+            counted[0] += 1
+            if counted[0] == counted[1] * 10:
+                counted[1] = counted[0]
+                self._write(event, counted[0])
+            return False
+
+    def end(self) -> None:
+        with self.lock:
+            if self.ended or self.evidence.seq == 0:
+                return
+            self.ended = True
+            for event, (count, written) in self.counts.items():
+                if count != written:
+                    self._write(event, count, at_exit=True)
+            self._write(events.End(self.dropped), 1, at_exit=True)
+
+    def armed(self) -> events.Armed:
+        if self._armed is None:
+            self._armed = _describe_process(self.injected_via)
+        return self._armed
+
+    def _write(self, event: Event, count: int, at_exit: bool = False) -> None:
+        settings = state.known_settings()
+        if settings is None or settings.evidence_dir is None:
+            return
+        try:
+            if self.evidence.seq == 0:
+                self.evidence.write(settings.evidence_dir, self.armed())
+                for facts in state.configs:
+                    self.counts.setdefault(facts, [1, 1])
+                    self.evidence.write(settings.evidence_dir, facts)
+                if isinstance(event, ConfigFacts):
+                    return
+            self.evidence.write(settings.evidence_dir, event, count, at_exit)
+        except OSError as error:
+            # A full disk, a read-only folder, one that others may write to: logged once.
+            log.log(
+                logging.WARNING,
+                f"no evidence is written to HISPARSE_GUARD_EVIDENCE_DIR={settings.evidence_dir}: "
+                f"{error}; the server is not affected",
+            )
+
+
+_recorder = _Recorder("")
+
+
+def begin(injected_via: str) -> None:
+    """The guard was activated in this process, or the process was forked from one that has it."""
+    global _recorder
+    log.forget()
+    _recorder = _Recorder(injected_via)
+
+
+def end() -> None:
+    """The process ends: what was counted or held back until now. May be called more than once."""
+    _recorder.end()
+    log.flush(last_chance=True)
+
+
+def config_noted() -> None:
+    """A config with new content was noted in the state."""
+    if state.known_settings() is not None:
+        for facts in list(state.configs):
+            if facts not in _recorder.counts:
+                _recorder.record(facts)
+    log.flush()
+
+
+def context_left(lost_patches: Iterable[str]) -> None:
+    """A config context was left in a process that saw HiSparse."""
+    for name in lost_patches:
+        _error(
+            f"{name} is not guarded any more: another tool took the patch off; set {ENV_BACKEND}"
+            "=trtllm and restart, or start that tool before vLLM is imported"
+        )
+    if process_facts.global_rank()[0] is not None:
+        _log_armed()
+
+
+def resolved(decision: Decision, group: Any, frame: Any) -> None:
+    """The resolver was called from `frame` and is answered by `decision`."""
+    fields = {**decision._asdict(), **process_facts.group_fields(group)}
+    fields["vllm_answer"] = _plain(decision.vllm_answer)
+    fields["answer"] = _plain(decision.answer)
+    event = events.Resolved(**fields, rendezvous=process_facts.rendezvous())
+    _record(event, messages.resolved(event) if decision.hisparse else None)
+    if decision.hisparse and not decision.config_current:
+        stack = process_facts.call_stack(frame)
+        callers = [site for site in stack if not site.file.endswith(_ALL_REDUCE_FILE)]
+        upstream = None if decision.upstream == NONE else decision.upstream
+        _context_miss("resolver", callers or stack, stack, upstream, decision.used, decision.target)
+
+
+def asked_without_config(frame: Any) -> None:
+    """With TRACE_CONTEXT: code at `frame` asked for the config and there was none."""
+    stack = process_facts.call_stack(frame)
+    if stack:
+        _context_miss("trace", stack, stack, None, None, None)
+
+
+def workspace_made(workspace: Any, backend: Any, group: Any, failure: Exception | None) -> None:
+    """vLLM made a workspace, or None of it came."""
+    made = workspace_backend(workspace) or backend
+    made = made if made is None or type(made) is str else repr(made)
+    reason = None if failure is None else repr(failure)
+    _workspace("failed" if workspace is None else "made", made, None, group, reason)
+
+
+def workspace_given_out(kind: str, workspace: Any, group: Any) -> None:
+    """A getter gave out a workspace under HiSparse."""
+    backend, expected = workspace_backend(workspace), state.expected_backend(group)
+    if workspace is None:
+        if expected != NONE:
+            _workspace("failed", None, kind, group, None)
+        return
+    verified = backend is not None and backend == expected and backend != MNNVL
+    _workspace("verified" if verified else "made", backend, kind, group, None)
+
+
+def workspace_destroyed() -> None:
+    """vLLM destroyed every workspace of this process."""
+    _workspace("destroyed", None, None, None, None)
+
+
+def internal_error(lost: str, error: Exception) -> None:
+    """Something of the guard's own failed; `lost` says what that costs and what to do."""
+    _error(f"internal error: {lost}; please report this line", repr(error))
+
+
+def _workspace(
+    what: str, backend: str | None, kind: str | None, group: Any, reason: str | None
+) -> None:
+    settings = state.known_settings()
+    event = events.Workspace(
+        state=what,
+        backend=backend,
+        expected=state.expected_backend(group),
+        kind=kind,
+        error=reason,
+        hisparse=state.hisparse,
+        serves="vLLM's other all-reduce (custom or NCCL)" if what == "failed" else None,
+        mode=settings.mode if settings is not None else None,
+        creation=state.creations,
+        **process_facts.group_fields(group),
+    )
+    _record(event, messages.workspace(event) if state.hisparse else None)
+
+
+def _context_miss(
+    origin: str, callers: Any, stack: Any, upstream: str | None, used: Any, target: Any
+) -> None:
+    left_at, left_s = None, None
+    if state.last_exit is not None:
+        code, line, at = state.last_exit
+        left_at = events.CodeLocation(code.co_filename, line, code.co_name)
+        left_s = round(time.monotonic() - at, 3)
+    event = events.ContextMiss(origin, callers[-1], stack, left_at, left_s, upstream, used, target)
+    _record(event, messages.context_miss(event, state.hisparse))
+
+
+def _error(message: str, detail: str | None = None) -> None:
+    event = events.Error(message, detail)
+    _record(event, messages.error(event))
+
+
+def _record(event: Event, line: messages.Line | None) -> None:
+    # Evidence first: what the log tells of is on disk.
+    is_new = _recorder.record(event)
+    if state.hisparse and not isinstance(event, events.Error):
+        _log_armed()
+    if is_new and line is not None:
+        log.log(*line)
+
+
+def _log_armed() -> None:
+    recorder = _recorder
+    if not recorder.logged_armed:
+        recorder.logged_armed = True
+        for problem in (*state.setting_problems, *state.unpatched):
+            _error(problem)
+        log.log(*messages.armed(recorder.armed(), *process_facts.global_rank()))
+
+
+def _describe_process(injected_via: str) -> events.Armed:
+    # One boundary for the labels: they read foreign source.
+    build = kernel = None
+    try:
+        build = build_class.build_class(sys.modules["vllm"].__path__).label
+        flashinfer = sys.modules.get("flashinfer")
+        kernel = build_class.kernel_class(flashinfer.__path__ if flashinfer else ()).label
+    except Exception as error:
+        logging.getLogger(log.LOGGER).debug("no build and kernel class: %r", error)
+    return events.Armed(
+        how=injected_via,
+        guard_version=hisparse_guard.__version__,
+        vllm_version=process_facts.package_version("vllm"),
+        flashinfer_version=process_facts.package_version("flashinfer"),
+        python=sys.version.split()[0],
+        build_class=build,
+        ppid=os.getppid(),
+        argv0=sys.argv[0] if getattr(sys, "argv", None) else None,
+        settings=state.settings()._asdict(),
+        environment={name: os.environ.get(name) for name in _REPORTED_VARIABLES},
+        kernel_class=kernel,
+    )
+
+
+def _plain(answer: Any) -> Any:
+    # As JSON has it, and hashable: what has an unknown shape is written as its repr.
+    return answer if parse_answer(answer) is not None else repr(answer)

@@ -9,7 +9,9 @@ A line is an `Envelope` and the fields of its event, in one flat JSON object.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Union
+from typing import Any, NamedTuple
+
+from hisparse_guard.runtime.config_facts import ConfigFacts
 
 SCHEMA = 1
 
@@ -51,7 +53,7 @@ class Envelope(NamedTuple):
     world_size: int | None
     start: str
     seq: int
-    count: int = 1
+    count: int = 1  # type: ignore[assignment]
     at_exit: bool = False
 
 
@@ -78,19 +80,8 @@ class Armed(NamedTuple):
     kernel_class: str | None = None
 
 
-class ConfigSeen(NamedTuple):
-    """What a vLLM config says, once for each distinct content.
-
-    Attributes:
-        source: what showed HiSparse: ``attention_config``, ``connector``, or None.
-    """
-
-    hisparse: bool
-    source: str | None = None
-    model: str | None = None
-    instance_id: str | None = None
-    tensor_parallel_size: int | None = None
-    data_parallel_size: int | None = None
+# What a vLLM config says, once for each distinct content.
+ConfigSeen = ConfigFacts
 
 
 class Resolved(NamedTuple):
@@ -108,6 +99,7 @@ class Resolved(NamedTuple):
         rendezvous: address of torch's default store, the same on all ranks of a server.
         upstream, used, target: the backend that vLLM alone would use, the one used, and the one
             that the guard asks for; ``none`` for no FlashInfer all-reduce, None where unknown.
+        conflict: a fresh decision differs from what was pinned before.
     """
 
     hisparse: bool
@@ -125,6 +117,7 @@ class Resolved(NamedTuple):
     upstream: str | None = None
     used: str | None = None
     target: str | None = None
+    conflict: bool = False
 
 
 class ContextMiss(NamedTuple):

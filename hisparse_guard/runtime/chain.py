@@ -1,0 +1,69 @@
+"""Runs the `sitecustomize` that ours shadows. Loaded only where there may be one.
+
+Debian's Python ships a `sitecustomize`, and so do OpenTelemetry, ddtrace and many images. Python
+imports the first on the path only, so whoever stands in front has to run the next.
+"""
+
+import os
+import sys
+
+from hisparse_guard import write_error
+
+
+def run_shadowed(here, ran):
+    """Runs the next `sitecustomize` behind our own path entry that has not run yet.
+
+    Args:
+        here: the folder or zip of ours.
+        ran: origins that have run in this process; the one that is run is added.
+
+    Raises:
+        BaseException: what that one raises, as Python would report it.
+    """
+    try:
+        spec = _find_shadowed(here, ran)
+    except Exception as error:
+        write_error(f"the sitecustomize behind this one was not looked for: {error!r}")
+        return
+    if spec is None:
+        return
+    ran.add(spec.origin)
+    # Python itself does the rest: locks, packages and the text of errors.
+    once = _OneShotFinder(spec)
+    ours = sys.modules.pop("sitecustomize", None)
+    sys.meta_path.insert(0, once)
+    try:
+        import sitecustomize  # noqa: F401
+    finally:
+        if once in sys.meta_path:
+            sys.meta_path.remove(once)
+        if ours is not None:
+            sys.modules.setdefault("sitecustomize", ours)
+
+
+def _find_shadowed(here, ran):
+    # Python makes PYTHONPATH's entries absolute, but not what a chainer in front of us has put on
+    # the path since. One that runs us without a path entry goes on to the next by itself.
+    mine = os.path.abspath(here)
+    own = [isinstance(entry, str) and os.path.abspath(entry) == mine for entry in sys.path]
+    for entry in sys.path[own.index(True) + 1 :] if True in own else ():
+        for finder in list(sys.meta_path):
+            find = getattr(finder, "find_spec", None)
+            spec = find("sitecustomize", [entry], None) if find else None
+            # No loader: a folder of that name, which Python would not run either.
+            if spec is not None and spec.loader is not None and spec.origin not in ran:
+                return spec
+    return None
+
+
+class _OneShotFinder:
+    """Answers the first import of `sitecustomize` with a spec found beforehand."""
+
+    def __init__(self, spec):
+        self._spec = spec
+
+    def find_spec(self, name, path=None, target=None):
+        if name != "sitecustomize":
+            return None
+        spec, self._spec = self._spec, None
+        return spec

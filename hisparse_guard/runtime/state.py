@@ -1,0 +1,140 @@
+"""What this process has seen, decided and pinned. No words, no files, no collectives."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import weakref
+from collections.abc import Callable
+from types import CodeType
+from typing import Any
+
+from hisparse_guard.runtime.config_facts import ConfigFacts, hisparse_source, read_config
+from hisparse_guard.runtime.decision import MNNVL, NONE, TRTLLM, Decision, decide
+from hisparse_guard.runtime.settings import Settings, read_settings
+
+ENV_BACKEND = "VLLM_FLASHINFER_ALLREDUCE_BACKEND"
+
+
+class ProcessState:
+    """Facts about this process. HiSparse is one of them, and sticky: a draft model's config without
+    it may be current when a resolver runs, and the workspace is shared."""
+
+    def __init__(self) -> None:
+        self.hisparse = False
+        self.configs: dict[ConfigFacts, None] = {}
+        self.setting_problems: list[str] = []
+        # What of this vLLM could not be patched.
+        self.unpatched: list[str] = []
+        # Where a config context was last left: code, line, and time on the monotonic clock in s.
+        self.last_exit: tuple[CodeType, int, float] | None = None
+        # Workspaces asked for in this process, and how many of them were destroyed since.
+        self.creations = 0
+        self.destroyed = 0
+        # vLLM's own question for the current config, from the patched module.
+        self.ask_config: Callable[[], Any] = lambda: None
+        self._settings: Settings | None = None
+        self._last_config: Callable[[], Any] = lambda: None
+        # By id: vLLM's own process groups are dataclasses, and those do not hash.
+        self._by_group: dict[int, tuple[weakref.ref[Any], Decision]] = {}
+        self._of_process: Decision | None = None
+
+    def is_news(self, config: Any) -> bool:
+        """Whether `config` may say something that is not noted yet. Asked at every context."""
+        if config is self._last_config():
+            # HiSparse may be switched on in a config that was seen before.
+            return not self.hisparse and hisparse_source(config) is not None
+        return config is not None
+
+    def note_config(self, config: Any) -> None:
+        """Notes what `config` says; reads the settings when HiSparse is first seen."""
+        facts = read_config(config)
+        self.configs[facts] = None
+        self.hisparse = self.hisparse or (facts.hisparse and self.settings().mode != "off")
+        self._last_config = weakref.ref(config)
+
+    def note_exit(self, frame: Any) -> None:
+        self.last_exit = (frame.f_code, frame.f_lineno, time.monotonic())
+
+    def settings(self) -> Settings:
+        """The settings: read when HiSparse is first seen or at the first decision, since Ray sets
+        the environment late; then for good, since a workspace lives as long as the process."""
+        if self._settings is None:
+            self._settings, self.setting_problems = read_settings(os.environ)
+        return self._settings
+
+    def known_settings(self) -> Settings | None:
+        """The settings if they were read by now."""
+        return self._settings
+
+    def is_off(self) -> bool:
+        """Whether the settings were read and say so."""
+        return self._settings is not None and self._settings.mode == "off"
+
+    def decide(self, answer: Any, group: Any) -> Decision:
+        """What the resolver is to answer: from memory, and vLLM's own current config."""
+        config = self.ask_config()
+        if self.is_news(config):
+            self.note_config(config)
+        last = self.last_decision(group)
+        decision = decide(
+            answer,
+            hisparse=self.hisparse,
+            env_backend=env_backend(),
+            config_current=config is not None,
+            settings=self.settings(),
+            pin=last.pinned if last is not None else None,
+        )
+        try:
+            self._by_group[id(group)] = (weakref.ref(group), decision)
+        except TypeError:
+            # None, or something that cannot be referred to weakly.
+            self._of_process = decision
+        return decision
+
+    def last_decision(self, group: Any) -> Decision | None:
+        """The group's last decision, else the process's."""
+        entry = self._by_group.get(id(group))
+        return entry[1] if entry is not None and entry[0]() is group else self._of_process
+
+    def expected_backend(self, group: Any) -> str | None:
+        """The backend that the group's workspace is to have; None where that is not known."""
+        decision = self.last_decision(group)
+        if decision is not None and decision.hisparse >= self.hisparse:
+            return decision.target
+        # Decided before HiSparse was seen, or not by the patched resolver.
+        chosen = env_backend() if self.hisparse else None
+        return TRTLLM if chosen == "auto" else chosen
+
+    def chose_none(self, group: Any) -> bool:
+        """Whether the guard decided that this group gets no FlashInfer all-reduce."""
+        decision = self.last_decision(group)
+        return decision is not None and decision.guard_chose_none
+
+    def may_choose_none(self) -> bool:
+        """Whether compiled code must not rely on a workspace (for vLLM's compile cache)."""
+        if not self.hisparse or self.settings().mode in ("observe", "off"):
+            return False
+        decisions = [self._of_process, *(decision for _, decision in list(self._by_group.values()))]
+        chosen = any(d is not None and d.guard_chose_none for d in decisions)
+        return chosen or self.settings().backend == NONE
+
+    def refuses(self, backend: Any) -> bool:
+        """Whether mode ``strict`` does not allow this backend."""
+        return self.hisparse and self.settings().mode == "strict" and backend == MNNVL
+
+
+def workspace_backend(workspace: Any) -> str | None:
+    """The backend that a FlashInfer workspace says it has; None for no workspace, or no word."""
+    backend = getattr(workspace, "backend", None)
+    return backend if type(backend) is str else None
+
+
+def env_backend() -> str:
+    """``VLLM_FLASHINFER_ALLREDUCE_BACKEND`` as vLLM reads it; ``auto`` when unset."""
+    envs = sys.modules.get("vllm.envs")
+    return str(getattr(envs, ENV_BACKEND, None) or os.environ.get(ENV_BACKEND, "auto"))
+
+
+state = ProcessState()
