@@ -72,13 +72,13 @@ def _build_class(folders: list[Path]) -> Build:
     if module_source(folders, "vllm") is None:
         return Build("unknown", ("no vLLM source here",))
     tree = ast.parse(module_source(folders, ALL_REDUCE) or b"")
-    getter = _functions(tree).get(GETTER)
+    getter = functions(tree).get(GETTER)
     if getter is None:
         return Build("no-fi-allreduce", (f"no function {GETTER} in {ALL_REDUCE}",))
     where = _config_with_hisparse(folders)
     if where is None:
         return Build("no-hisparse", ("no module of vllm.config names hisparse_config",))
-    parameter = _init_parameter(getter)
+    parameter = init_parameter(getter)
     reader = _reader_of_hisparse(folders, tree)
     reasons = [f"{where} has hisparse_config", reader or "nothing in the resolver reads HiSparse"]
     if reader is None:
@@ -106,11 +106,11 @@ def module_source(folders: Iterable[Path], module: str) -> bytes | None:
     return None
 
 
-def _functions(tree: ast.Module) -> dict[str, ast.FunctionDef]:
+def functions(tree: ast.Module) -> dict[str, ast.FunctionDef]:
     return {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
 
 
-def _names(node: ast.AST) -> Iterator[str]:
+def names(node: ast.AST) -> Iterator[str]:
     """The identifiers in `node`, and the strings that could be one, as `getattr` takes them."""
     for part in ast.walk(node):
         for value in part.__dict__.values():
@@ -126,18 +126,18 @@ def _config_with_hisparse(folders: list[Path]) -> str | None:
     # The smallest first: one is enough, and the largest takes 40 ms to parse.
     for file in sorted(files, key=lambda file: file.stat().st_size):
         source = file.read_bytes()
-        if b"hisparse_config" in source and "hisparse_config" in _names(ast.parse(source)):
+        if b"hisparse_config" in source and "hisparse_config" in names(ast.parse(source)):
             return f"vllm.config ({file.name})"
     return None
 
 
-def _init_parameter(getter: ast.FunctionDef) -> str | None:
+def init_parameter(getter: ast.FunctionDef) -> str | None:
     """The getter's parameter that decides whether it asks the resolver, whatever it is called."""
     parameters = {part.arg for part in ast.walk(getter.args) if isinstance(part, ast.arg)}
     for node in ast.walk(getter):
-        if isinstance(node, (ast.If, ast.IfExp, ast.BoolOp)) and RESOLVER in _names(node):
+        if isinstance(node, (ast.If, ast.IfExp, ast.BoolOp)) and RESOLVER in names(node):
             condition = node if isinstance(node, ast.BoolOp) else node.test
-            for name in _names(condition):
+            for name in names(condition):
                 if name in parameters - GETTER_PARAMETERS:
                     return name
     return None
@@ -151,10 +151,10 @@ def _reader_of_hisparse(folders: list[Path], all_reduce: ast.Module) -> str | No
         if module not in trees:
             source = module_source(folders, module) or b""
             trees[module] = ast.parse(source if b"hisparse" in source.lower() else b"")
-        function = _functions(trees[module]).get(name)
+        function = functions(trees[module]).get(name)
         if function is None:
             continue
-        used = sorted(set(_names(function)))
+        used = sorted(set(names(function)))
         for word in used:
             if "hisparse" in word.lower():
                 return f"{name} in {module} reads {word}"
