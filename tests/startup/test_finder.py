@@ -32,9 +32,7 @@ def image(tmp_path: Path) -> Path:
     return hisparse_folder(tmp_path / "image")
 
 
-def without_site_packages(
-    code: str, path: Sequence[Path]
-) -> subprocess.CompletedProcess[str]:
+def without_site_packages(code: str, path: Sequence[Path]) -> subprocess.CompletedProcess[str]:
     """As `python`, but no other `sitecustomize` lies behind ours, as Debian's does."""
     return python("import site; site.execsitecustomize()\n" + code, path, options=["-S"])
 
@@ -100,11 +98,11 @@ print([type(f).__name__ for f in sys.meta_path].count("PatchFinder"), sys.chaine
 
 def test_path_and_other_finders_stay_as_they_were(guard: Path, tmp_path: Path) -> None:
     chained = write(tmp_path / "chained", {"sitecustomize.py": ""})
-    code = """
+    code = f"""
 import sys
-print([p for p in sys.path if p != {!r}])
+print([p for p in sys.path if p != {str(guard)!r}])
 print([getattr(f, "__name__", type(f).__name__) for f in sys.meta_path])
-""".format(str(guard))
+"""
     alone = python(code, [chained]).stdout
     assert python(code, [guard, chained]).stdout == alone.replace("\n[", "\n['PatchFinder', ")
 

@@ -61,8 +61,9 @@ def seen(path: list[Path], interpreter: Path) -> Any:
 def is_as_without(bundle: Path, image: Path, interpreter: Path) -> None:
     alone = seen([image], interpreter)
     guarded = seen([bundle, image], interpreter)
-    pickled = {f for module in guarded.values() for f, by in module["pickled"].items()
-               if by == "guarded"}
+    pickled = {
+        f for module in guarded.values() for f, by in module["pickled"].items() if by == "guarded"
+    }
     assert {"set_current_vllm_config", "_resolve_fi_ar_backend"} <= pickled, pickled
     for module in (*alone.values(), *guarded.values()):
         # A guarded function travels by its name, whatever the bytes; "same" tells of it.

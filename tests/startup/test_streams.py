@@ -39,7 +39,9 @@ def test_a_fault_is_one_line(which: str, request: pytest.FixtureRequest) -> None
     done = python(PROGRAM, request.getfixturevalue(which))
     assert (done.returncode, done.stdout) == (0, "served\n"), done
     (line,) = done.stderr.splitlines()
-    assert line.startswith("hisparse-guard: ") and "unguarded" in line or "without the guard" in line
+    assert (
+        line.startswith("hisparse-guard: ") and "unguarded" in line
+    ) or "without the guard" in line
     assert "RuntimeError('a fault')" in line
 
 
