@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-# Not by time: the second thread starts at a numbered import of the first, on any machine.
+# Not by time: the second thread starts at the `at`-th module of vLLM that the first one imports.
 RACE = """
 import importlib, os, sys, threading, time
 
 def race(first, second, at):
     go, main, seen, errors = threading.Event(), threading.get_ident(), [], []
     def hook(event, given):
-        if event == "import" and threading.get_ident() == main and not go.is_set():
+        if event == "import" and given[0].startswith("vllm") and threading.get_ident() == main:
             seen.append(given[0])
             if len(seen) == at:
                 go.set()

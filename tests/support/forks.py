@@ -9,6 +9,7 @@ job everything is imported that importing `like` loads, but for the package `but
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -54,21 +55,20 @@ def run_forked(
 
 def _in_child(work: Any) -> dict[str, Any]:
     """Runs `work` in a child that ends as a program ends. Returns how, and what it wrote."""
-    out, error = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")
-    sys.stdout.flush()
-    pid = os.fork()
-    if pid == 0:
-        os.dup2(out.fileno(), 1)
-        os.dup2(error.fileno(), 2)
-        signal.alarm(PATIENCE_S)
-        work()
-        sys.exit()
-    _, status = os.waitpid(pid, 0)
-    result: dict[str, Any] = {"exit": os.waitstatus_to_exitcode(status)}
-    for name, file in (("stdout", out), ("stderr", error)):
-        file.seek(0)
-        result[name] = file.read()
-        file.close()
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as error:
+        sys.stdout.flush()
+        pid = os.fork()
+        if pid == 0:
+            os.dup2(out.fileno(), 1)
+            os.dup2(error.fileno(), 2)
+            signal.alarm(PATIENCE_S)
+            work()
+            sys.exit()
+        _, status = os.waitpid(pid, 0)
+        result: dict[str, Any] = {"exit": os.waitstatus_to_exitcode(status)}
+        for name, file in (("stdout", out), ("stderr", error)):
+            file.seek(0)
+            result[name] = file.read()
     return result
 
 
@@ -81,11 +81,9 @@ def _load(like: Sequence[str], but: str) -> None:
     found = _in_child(show)
     assert found["exit"] == 0, found["stderr"]
     for name in json.loads(found["stdout"].splitlines()[-1]):
-        try:
+        # A program may put names of its own there.
+        with contextlib.suppress(ImportError):
             __import__(name)
-        except ImportError:
-            # A name of someone's own in `sys.modules`.
-            pass
 
 
 def _run(job: dict[str, Any]) -> None:
