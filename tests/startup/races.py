@@ -29,8 +29,8 @@ def race(first, second, at):
     print("errors", errors)
 """
 
-# 50 threads, each with a module of its own. vLLM alone fails there at times: a thread meets a module
-# that another one has executed in part, in one of three kinds of error.
+# 50 threads, each with a module of its own. vLLM alone fails there at times: a thread meets what
+# another one has executed in part. It is one kind of error, in several wordings.
 CROWD = """
 import importlib, json, pkgutil, random, sys, threading
 

@@ -24,6 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("start on real releases"
 
 FI = "vllm.distributed.device_communicators.flashinfer_all_reduce"
 SECOND = ("vllm.envs", "vllm.config", "vllm.config.vllm", FI)
+LEAVE = "\nimport os\nsys.stdout.flush()\nos._exit(0)  # the end of a process with torch takes seconds\n"
 ALL = f"import vllm.envs, vllm.config, {FI}\nprint(look())\n"
 AGAIN = f"""
 import importlib, importlib.util
@@ -54,13 +55,13 @@ def results(request: pytest.FixtureRequest, bundles: dict[str, Path]) -> dict[st
         {
             "name": f"race {json.dumps(case)}",
             "path": forms[case[0]],
-            "code": f"{RACE}{LOOK}race({case[1]!r}, {case[2]!r}, {case[3]})\n{ALL}",
+            "code": f"{RACE}{LOOK}race({case[1]!r}, {case[2]!r}, {case[3]})\n{ALL}{LEAVE}",
         }
         for case in races()
     ]
     for form, path in forms.items():
-        jobs.append({"name": f"again {form}", "path": path, "code": LOOK + AGAIN})
-        crowd = f"{CROWD}{LOOK}crowd()\n{ALL}"
+        jobs.append({"name": f"again {form}", "path": path, "code": LOOK + AGAIN + LEAVE})
+        crowd = f"{CROWD}{LOOK}crowd()\n{ALL}{LEAVE}"
         jobs += [{"name": f"crowd {form} {n}", "path": path, "code": crowd} for n in (1, 2)]
     env = environment([vllm_release(request.param)], OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
     return run_forked(jobs, interpreter=image_python(), env=env, like=("vllm.config", FI))

@@ -24,7 +24,7 @@ def image(tmp_path: Path) -> Path:
     return hisparse_folder(tmp_path / "image")
 
 
-@pytest.mark.parametrize("files", [MODULE, PACKAGE, EMPTY_FOLDER], ids=lambda f: min(f))
+@pytest.mark.parametrize("files", [MODULE, PACKAGE, EMPTY_FOLDER], ids=min)
 def test_in_the_current_folder_or_beside_the_script(
     files: dict[str, str], bundle: Path, image: Path, bare: Path, tmp_path: Path
 ) -> None:
@@ -45,7 +45,7 @@ def test_in_the_current_folder_or_beside_the_script(
         assert [done.stdout for done in outcomes] == ["mnnvl\n", "trtllm\n"], outcomes
 
 
-@pytest.mark.parametrize("files", [MODULE, PACKAGE], ids=lambda f: min(f))
+@pytest.mark.parametrize("files", [MODULE, PACKAGE], ids=min)
 def test_in_an_earlier_entry_of_the_path(
     files: dict[str, str], bundle: Path, image: Path, bare: Path, tmp_path: Path
 ) -> None:

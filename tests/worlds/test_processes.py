@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.batch import laid_out
-from tests.faults.shapes import Shape
 from tests.startup.sandbox import ROOT, environment
 from tests.support.environments import BASE_PYTHON, wrapt_path
+from tests.worlds.batch import laid_out
+from tests.worlds.builds import Shape
 
 # HiSparse seen, then a decision; `resolve` gives the backend.
 WORKER = """

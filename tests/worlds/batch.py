@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.faults.shapes import Shape, files
 from tests.startup.sandbox import ROOT, environment, write
 from tests.support.environments import BASE_PYTHON, wrapt_path
+from tests.worlds.builds import Shape, files
 
 PROGRAM = Path(__file__).with_name("program.py")
 # What arming would import in each child, so that a child costs a fork and little else.
@@ -28,7 +28,7 @@ STANDARD = (
     "importlib.util",
     "atexit",
 )
-PRELOAD = (*STANDARD, "wrapt", "hisparse_guard.runtime.hooks")
+PRELOAD = (*STANDARD, "wrapt", "hisparse_guard.runtime.patching")
 
 
 def laid_out(shape: Shape, folder: Path) -> Path:
