@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 # A child that runs for longer hangs: it is ended by SIGALRM.
-PATIENCE_S = 30
+PATIENCE_S = 60
 HUNG = -signal.SIGALRM
 
 
@@ -53,7 +53,7 @@ def run_forked(
     return found
 
 
-def _in_child(work: Any) -> dict[str, Any]:
+def _in_child(work: Any, patience_s: int = PATIENCE_S) -> dict[str, Any]:
     """Runs `work` in a child that ends as a program ends. Returns how, and what it wrote."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as error:
         sys.stdout.flush()
@@ -61,7 +61,7 @@ def _in_child(work: Any) -> dict[str, Any]:
         if pid == 0:
             os.dup2(out.fileno(), 1)
             os.dup2(error.fileno(), 2)
-            signal.alarm(PATIENCE_S)
+            signal.alarm(patience_s)
             work()
             sys.exit()
         _, status = os.waitpid(pid, 0)
@@ -78,7 +78,7 @@ def _load(like: Sequence[str], but: str) -> None:
             __import__(name)
         print(json.dumps([n for n in sys.modules if n.partition(".")[0] != but]))
 
-    found = _in_child(show)
+    found = _in_child(show, 300)
     assert found["exit"] == 0, found["stderr"]
     for name in json.loads(found["stdout"].splitlines()[-1]):
         # A program may put names of its own there.
