@@ -24,7 +24,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("start on real releases"
 
 FI = "vllm.distributed.device_communicators.flashinfer_all_reduce"
 SECOND = ("vllm.envs", "vllm.config", "vllm.config.vllm", FI)
-LEAVE = "\nimport os\nsys.stdout.flush()\nos._exit(0)  # the end of a process with torch takes seconds\n"
+# The end of a process with torch takes seconds.
+LEAVE = "\nimport os\nsys.stdout.flush()\nos._exit(0)\n"
 ALL = f"import vllm.envs, vllm.config, {FI}\nprint(look())\n"
 AGAIN = f"""
 import importlib, importlib.util
