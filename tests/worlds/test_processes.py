@@ -110,8 +110,8 @@ print("served")
 
 
 def test_a_child_forked_while_threads_are_inside_the_guard(package: Path, tmp_path: Path) -> None:
-    # Each new config is new evidence, so locks are taken. Not standard error's: a child forked while
-    # another thread writes there hangs, with the guard or without.
+    # Each new config is new evidence, so locks are taken. Not standard error's: a child forked
+    # while another thread writes there hangs, with the guard or without.
     code = """
 import itertools, logging
 logging.getLogger("vllm").handlers[:] = [logging.NullHandler()]
