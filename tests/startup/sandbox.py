@@ -6,23 +6,36 @@ import os
 import subprocess
 import sys
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-START = {
-    name: (ROOT / name).read_text()
-    for name in ("sitecustomize.py", "hisparse_guard/runtime/start.py")
-}
-"""The guard's way into a process: file name to text."""
+# Every file that a process may load before vLLM's first patched module is executed.
+START = (
+    "sitecustomize.py",
+    "hisparse_guard/__init__.py",
+    "hisparse_guard/runtime/__init__.py",
+    "hisparse_guard/runtime/chain.py",
+)
 
 # What of the environment a child needs to start at all.
 KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH")
 
-STUB_ARM = """
+# Stands for all that comes after the start: it notes each module that it is to patch.
+NOTES = """
 import sys
-def arm(how):
-    sys.armings = getattr(sys, "armings", []) + [how]
+
+def patch_module(module):
+    sys.patched = getattr(sys, "patched", []) + [module.__name__]
+
+def patch_loaded_modules():
+    for name in list(sys.modules):
+        if name == "vllm" or name.startswith("vllm."):
+            patch_module(sys.modules[name])
+"""
+FAILS = """
+def patch_module(module):
+    raise RuntimeError("a fault")
 """
 
 # A finder that imports what it is asked for, and answers with what `sys.modules` holds, as
@@ -52,17 +65,10 @@ def write(folder: Path, files: dict[str, str]) -> Path:
     return folder
 
 
-def guard_folder(folder: Path, *, source: Mapping[str, str] = START, arm: str = STUB_ARM) -> Path:
-    """A guard whose start is the real one and whose arming only notes that it was called."""
-    return write(
-        folder,
-        {
-            **source,
-            "hisparse_guard/__init__.py": "",
-            "hisparse_guard/runtime/__init__.py": "",
-            "hisparse_guard/runtime/arm.py": arm,
-        },
-    )
+def guard_folder(folder: Path, *, activate: str = NOTES) -> Path:
+    """A guard whose start is the real one, and `activate` the text of what comes after it."""
+    start = {name: (ROOT / name).read_text() for name in START}
+    return write(folder, {**start, "hisparse_guard/runtime/activate.py": activate})
 
 
 def zipped(folder: Path) -> Path:
@@ -84,11 +90,21 @@ HISPARSE_VLLM = {
     "vllm/__init__.py": "",
     "vllm/distributed/__init__.py": "",
     "vllm/distributed/device_communicators/__init__.py": "",
-    "vllm/config.py": """
+    "vllm/envs.py": """
+def compile_factors():
+    return {"VLLM_FLASHINFER_ALLREDUCE_BACKEND": "auto"}
+""",
+    "vllm/config/__init__.py": """
+from vllm.config.vllm import (
+    get_current_vllm_config_or_none, given, set_current_vllm_config)
+""",
+    "vllm/config/vllm.py": """
 from contextlib import contextmanager
-from types import SimpleNamespace
 
-hisparse_config = None
+class Config:
+    def __init__(self, **parts):
+        self.__dict__.update(parts)
+
 current = None
 
 @contextmanager
@@ -103,7 +119,7 @@ def set_current_vllm_config(vllm_config):
 def get_current_vllm_config_or_none():
     return current
 
-given = SimpleNamespace(attention_config=SimpleNamespace(hisparse_config=1))
+given = Config(attention_config=Config(hisparse_config=1))
 """,
     FI: """
 class Workspace:
@@ -112,7 +128,7 @@ class Workspace:
 
 workspace = None
 
-def _resolve_fi_ar_backend():
+def _resolve_fi_ar_backend(group=None):
     return "mnnvl", True
 
 def _create_workspace(backend, group):
@@ -121,8 +137,12 @@ def _create_workspace(backend, group):
 def get_fi_ar_workspace(group=None):
     global workspace
     if workspace is None:
-        workspace = _create_workspace(_resolve_fi_ar_backend()[0], group)
+        workspace = _create_workspace(_resolve_fi_ar_backend(group)[0], group)
     return workspace
+
+def destroy_fi_ar_workspace():
+    global workspace
+    workspace = None
 """,
 }
 

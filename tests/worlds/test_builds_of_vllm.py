@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from tests.faults import shapes
-from tests.faults.batch import guard_lines, laid_out, other_lines, run, trouble
+from tests.worlds import import_ways
+from tests.worlds.batch import guard_lines, laid_out, other_lines, run, trouble
 
 # One process runs them all: the fixture is what costs.
 pytestmark = pytest.mark.xdist_group("shapes")
 
-SHAPES = {shape.name: shape for shape in shapes.every()}
+SHAPES = {shape.name: shape for shape in import_ways.every()}
 
 # name: (HiSparse on, environment)
 SETTINGS: dict[str, tuple[bool, dict[str, str]]] = {

@@ -8,12 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.batch import laid_out
-from tests.faults.shapes import Shape
 from tests.startup.sandbox import ROOT
 from tests.support.environments import pyodide, wrapt_path
+from tests.worlds.batch import laid_out
+from tests.worlds.builds import Shape
 
-IN_SERVER = (ROOT / "sitecustomize.py", ROOT / "hisparse_guard" / "runtime")
+IN_SERVER = (
+    ROOT / "sitecustomize.py",
+    ROOT / "hisparse_guard" / "__init__.py",
+    ROOT / "hisparse_guard" / "runtime",
+)
 
 
 def vermin(*paths: Path) -> subprocess.CompletedProcess[str]:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.batch import laid_out
-from tests.faults.shapes import Shape
 from tests.startup.sandbox import ROOT, environment
 from tests.support.environments import BASE_PYTHON, wrapt_path
+from tests.worlds.batch import laid_out
+from tests.worlds.builds import Shape
 
 # HiSparse seen, then a decision; `resolve` gives the backend.
 WORKER = """
@@ -68,10 +68,10 @@ def events(files: Sequence[Path]) -> dict[str, list[str]]:
     }
 
 
-def test_64_at_once_with_one_evidence_folder(package: Path, tmp_path: Path) -> None:
+def test_many_at_once_with_one_evidence_folder(package: Path, tmp_path: Path) -> None:
     folder = tmp_path / "not" / "there" / "yet"
     workers = Workers(package, folder)
-    running = [workers.start("print(resolve(), os.getpid())") for _ in range(64)]
+    running = [workers.start("print(resolve(), os.getpid())") for _ in range(24)]
     pids = set()
     for process in running:
         out, error = process.communicate(timeout=300)
@@ -85,50 +85,43 @@ def test_64_at_once_with_one_evidence_folder(package: Path, tmp_path: Path) -> N
         assert seen == ["armed", "config_seen", "resolved"], (name, seen)
 
 
-def test_10000_forks_in_a_row_leak_nothing(package: Path, tmp_path: Path) -> None:
+def test_many_forks_in_a_row_leak_nothing(package: Path, tmp_path: Path) -> None:
     code = """
-import gc
 def held():
     return sorted(os.listdir("/proc/self/fd")), threading.active_count()
-def kept():
-    from hisparse_guard.runtime import log
-    from hisparse_guard.runtime.guard import guard
-    return len(log._said), len(log._waiting), len(guard._seen), len(guard.decided.values())
 resolve()
-before = held(), kept()
-for number in range(10_000):
+before = held()
+for number in range(1000):
     pid = os.fork()
     if pid == 0:
-        # Some of them work, as a parent's worker would; all of them begin a life.
+        # Some of them work, as a parent's worker would.
         answer = resolve() if number % 100 == 0 else "trtllm"
-        os._exit(0 if answer == "trtllm" and held() == before[0] else 1)
+        os._exit(0 if answer == "trtllm" and held() == before else 1)
     assert os.waitpid(pid, 0)[1] == 0, number
-assert (held(), kept()) == before, (before, held(), kept())
+assert held() == before, (before, held())
 print("served")
 """
     exit_code, out, said = Workers(package, tmp_path).run(code)
     assert (exit_code, out, said) == (0, "served\ndestroyed True\n", [])
     # The parent, and each child that worked; every one with an opening of its own.
     found = events(list(tmp_path.iterdir()))
-    assert len(found) == 101
+    assert len(found) == 11
     assert all(seen[:2] == ["armed", "config_seen"] for seen in found.values())
 
 
 def test_a_child_forked_while_threads_are_inside_the_guard(package: Path, tmp_path: Path) -> None:
-    # The evidence's lock, and logging's below it. Not standard error's: a child forked while
-    # another thread writes there hangs, with the guard or without.
+    # Each new config is new evidence, so locks are taken. Not standard error's: a child forked
+    # while another thread writes there hangs, with the guard or without.
     code = """
-import logging
+import itertools, logging
 logging.getLogger("vllm").handlers[:] = [logging.NullHandler()]
-from hisparse_guard.runtime.guard import guard
-stop = threading.Event()
+stop, numbers = threading.Event(), itertools.count()
 def busy():
-    number = 0
     while not stop.is_set():
-        number += 1
-        resolve()
-        guard.evidence.write("error", message=f"a new line {number}", detail=None)
-        guard.problem(f"a new line {number}")
+        model = Part(model=f"m{next(numbers)}")
+        new = VllmConfig(attention_config=Part(hisparse_config=object()), model_config=model)
+        with vllm.config.set_current_vllm_config(new):
+            fi._resolve_fi_ar_backend(None)
         time.sleep(0.0005)
 threads = [threading.Thread(target=busy) for _ in range(4)]
 for thread in threads: thread.start()
@@ -137,7 +130,6 @@ for number in range(100):
     pid = os.fork()
     if pid == 0:
         signal.alarm(60)
-        guard.problem("a line of the child's")
         os._exit(0 if resolve() == "trtllm" else 1)
     stuck += os.waitpid(pid, 0)[1] != 0
 stop.set()
@@ -146,8 +138,7 @@ print("served", stuck)
 """
     exit_code, out, _ = Workers(package, tmp_path).run(code)
     assert (exit_code, out) == (0, "served 0\ndestroyed True\n")
-    whole = events(list(tmp_path.iterdir()))
-    assert len(whole) == 101
+    assert len(events(list(tmp_path.iterdir()))) == 101
 
 
 ENDS = {
@@ -204,7 +195,7 @@ weakref.finalize(groups[0], print, "finalized")
 @pytest.mark.parametrize("end", ENDS)
 def test_the_end_is_as_without(end: str, package: Path, tmp_path: Path) -> None:
     plain = Workers(package).run(ENDS[end], guarded=False)
-    for _ in range(5 if "threads" in end else 1):
+    for _ in range(2 if "threads" in end else 1):
         folder = tmp_path / "evidence"
         exit_code, out, said = Workers(package, folder).run(ENDS[end])
         said = [line for line in said if "hisparse-guard: workspace" not in line]

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.faults.shapes import Shape, files
 from tests.startup.sandbox import ROOT, environment, write
 from tests.support.environments import BASE_PYTHON, wrapt_path
+from tests.worlds.builds import Shape, files
 
 PROGRAM = Path(__file__).with_name("program.py")
 # What arming would import in each child, so that a child costs a fork and little else.
@@ -28,7 +28,7 @@ STANDARD = (
     "importlib.util",
     "atexit",
 )
-PRELOAD = (*STANDARD, "wrapt", "hisparse_guard.runtime.hooks")
+PRELOAD = (*STANDARD, "wrapt", "hisparse_guard.runtime.patching")
 
 
 def laid_out(shape: Shape, folder: Path) -> Path:
@@ -89,3 +89,39 @@ def trouble(stderr: str) -> set[str]:
         for line in guard_lines(stderr)
         if line.startswith("ERROR") and "hisparse-guard: workspace" not in line
     }
+
+
+class Program:
+    """The program of `program.py` on the plain package, under HiSparse."""
+
+    def __init__(self, root: Path) -> None:
+        self.path = str(laid_out(Shape("plain"), root / "plain"))
+        self.unguarded = self.run([{}], guarded=False)[0]
+        self.guarded = self.run([{}])[0]
+
+    def run(self, changes: Sequence[dict[str, Any]], **how: Any) -> list[dict[str, Any]]:
+        cases = [
+            {
+                "main": "",
+                "path": [self.path],
+                **change,
+                "name": str(number),
+                "env": {"SHAPE_HISPARSE": "1", **change.get("env", {})},
+            }
+            for number, change in enumerate(changes)
+        ]
+        results = run(cases, how.pop("guarded", True), **how)
+        return [results[case["name"]] for case in cases]
+
+    def as_guarded(self, result: dict[str, Any], most: int = 1) -> None:
+        """The same answers, and at most so many lines of trouble."""
+        self._as(result, self.guarded, most)
+        assert result["stdout"] == self.guarded["stdout"], result
+
+    def _as(self, result: dict[str, Any], other: dict[str, Any], most: int) -> None:
+        assert (result["exit"], other_lines(result["stderr"])) == (
+            other["exit"],
+            other_lines(other["stderr"]),
+        ), result
+        found = trouble(result["stderr"])
+        assert len(found) <= most, found

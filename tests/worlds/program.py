@@ -2,11 +2,10 @@
 
     python program.py < cases.json > results.json
 
-A case: {"name", "path", "env", "main", "before", "fault"}. The child puts `path` in front of
+A case: {"name", "path", "env", "main", "before"}. The child puts `path` in front of
 `sys.path`, runs `before` and `main`, uses the package as a worker of vLLM
 does, and ends as a program ends: with exit handlers, and the flush of its streams. What it printed
-and how it ended is the result. A `fault` is one exception inside the guard, once: {"at", "error"},
-the number of the line, counted as they are run.
+and how it ended is the result.
 """
 
 import gc
@@ -27,7 +26,7 @@ def shown(value):
     try:
         kind = value.__class__.__name__
         if hasattr(type(value), "__exit__"):
-            return kind  # the guard's proxy has a repr of its own
+            return "a context manager"  # the guard's is of its own class
         backend = getattr(value, "backend", "-")
         text = f"{kind} {value!r:.300} backend={backend!r:.300}"
     except Exception as error:
@@ -156,41 +155,6 @@ def looks(function):
     )
 
 
-RUNTIME = os.sep + os.path.join("hisparse_guard", "runtime") + os.sep
-# What only calls on: the bodies of the wrappers, and what catches the faults of the others.
-BODIES = {
-    *("set_current_vllm_config", "__enter__", "__exit__", "resolve_fi_ar_backend", "getter"),
-    *("create_workspace", "compile_factors", "attempt", "protected", "run", "arm", "<module>"),
-    *("_find_vllm", "exec_module", "__getattr__"),
-    # What reads `start.py`; where that fails, vLLM's plugin loading is the way in.
-    *("_ArmingLoader", "_Once"),
-}
-
-
-def inject(fault):
-    """Raises `fault["error"]` on the line of the guard that is the `fault["at"]`-th to run."""
-    import builtins
-
-    passed = 0
-
-    def line(frame, event, argument):
-        nonlocal passed
-        if event == "line":
-            passed += 1
-            if passed == fault["at"]:
-                where = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
-                os.write(2, f"fault: {fault['error']} at {where}\n".encode())
-                # Python takes the trace function out by itself now.
-                raise getattr(builtins, fault["error"])("injected")
-        return line
-
-    def call(frame, event, argument):
-        code = frame.f_code
-        return line if RUNTIME in code.co_filename and code.co_name not in BODIES else None
-
-    sys.settrace(call)
-
-
 def child(case, folder):
     for number, name in ((1, "stdout"), (2, "stderr")):
         handle = os.open(f"{folder}/{name}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -203,8 +167,6 @@ def child(case, folder):
     for code in (case.get("before"), case.get("main")):
         if code:
             exec(compile(code, "main.py", "exec"), {"__name__": "main"})
-    if case.get("fault"):
-        inject(case["fault"])
     use(case["env"].get("SHAPE_HISPARSE") == "1")
 
 

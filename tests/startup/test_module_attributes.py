@@ -1,0 +1,84 @@
+"""What programs and tools see of a patched module is what they see without the guard."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.startup.sandbox import environment, hisparse_folder, python, zipped
+from tests.support.bundles import bare, bundle, bundles
+from tests.support.environments import image_python, vllm_release
+
+__all__ = ["bare", "bundle", "bundles"]
+
+SEE = """
+import copy, hashlib, importlib, importlib.resources, inspect, json, os, pickle, pkgutil, sys
+FI = "vllm.distributed.device_communicators.flashinfer_all_reduce"
+def digest(text):
+    return hashlib.sha256(text.encode()).hexdigest()
+def seen(name):
+    module = importlib.import_module(name)
+    loader = module.__loader__
+    functions = sorted(
+        n for n, f in vars(module).items()
+        if getattr(f, "__module__", None) == name and inspect.isroutine(f))
+    file = os.path.basename(module.__file__)
+    return {
+        "loader": [type(loader).__module__, type(loader).__qualname__,
+                   module.__spec__.loader is loader, loader.is_package(name)],
+        "spec": [module.__spec__.name, module.__spec__.origin, module.__spec__.parent,
+                 module.__spec__.has_location],
+        "source": digest(inspect.getsource(module)),
+        "functions": {n: digest(inspect.getsource(vars(module)[n])) for n in functions},
+        "signatures": {n: str(inspect.signature(vars(module)[n])) for n in functions},
+        "files": sorted(
+            p.name for p in importlib.resources.files(name.rpartition(".")[0]).iterdir()),
+        "data": digest(pkgutil.get_data(name, file).decode()),
+        "pickled": {n: pickle.dumps(vars(module)[n]).hex()
+                    if type(vars(module)[n]).__name__ == "function"
+                    else pickle.dumps(vars(module)[n]) and "guarded" for n in functions},
+        "same": all(
+            pickle.loads(pickle.dumps(vars(module)[n])) is vars(module)[n]
+            and copy.deepcopy(vars(module)[n]) is vars(module)[n] for n in functions),
+        "again": importlib.reload(module) is module and module.__loader__ is not None
+                 and type(module.__loader__) is type(loader),
+    }
+NAMES = ("vllm.config.vllm", "vllm.config", "vllm.envs", FI)
+print("SEEN " + json.dumps({name: seen(name) for name in NAMES}))
+"""
+
+
+def seen(path: list[Path], interpreter: Path) -> Any:
+    done = python(SEE, env=environment(path), interpreter=interpreter, timeout=120)
+    (line,) = [x for x in done.stdout.splitlines() if x.startswith("SEEN ")]
+    assert "hisparse-guard: " not in done.stderr, done.stderr
+    return json.loads(line[5:])
+
+
+def is_as_without(bundle: Path, image: Path, interpreter: Path) -> None:
+    alone = seen([image], interpreter)
+    guarded = seen([bundle, image], interpreter)
+    pickled = {
+        f for module in guarded.values() for f, by in module["pickled"].items() if by == "guarded"
+    }
+    assert {"set_current_vllm_config", "_resolve_fi_ar_backend"} <= pickled, pickled
+    for module in (*alone.values(), *guarded.values()):
+        # A guarded function travels by its name, whatever the bytes; "same" tells of it.
+        module["pickled"] = {f: b for f, b in module["pickled"].items() if f not in pickled}
+        assert module["same"] and module["again"], module
+    assert guarded == alone
+
+
+@pytest.mark.parametrize("form", ["folder", "zip"])
+def test_stand_in(form: str, bundle: Path, bare: Path, tmp_path: Path) -> None:
+    image = hisparse_folder(tmp_path / "image")
+    is_as_without(bundle, zipped(image) if form == "zip" else image, bare)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("release", ["0.30.0", "0.33.0"])
+def test_real_release(release: str, bundles: dict[str, Path]) -> None:
+    is_as_without(bundles["zip"], vllm_release(release), image_python())
