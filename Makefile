@@ -10,6 +10,7 @@ JOBS ?= 2
 .PHONY: demo test lint bench clean
 
 .venv/.ready: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed: make PYTHON=python3.12 …")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[cli,dev]'
 	touch $@

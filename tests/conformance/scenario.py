@@ -26,7 +26,7 @@ import re
 import sys
 import tempfile
 import traceback
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 
 FI = "vllm.distributed.device_communicators.flashinfer_all_reduce"
 HOLDERS = (
@@ -175,6 +175,10 @@ def backend(workspace):
     return getattr(workspace, "backend", None)
 
 
+def kind(function):
+    return "original function" if type(function) is FunctionType else "guarded"
+
+
 def lazy(w):
     """The fault: resolved in the config context, made outside it by the first all-reduce."""
     with w.set_config(w.config):
@@ -281,16 +285,16 @@ def hot_path(w):
     with w.set_config(w.config):
         w.standalone()
     names = ("get_fi_ar_workspace", "get_fi_ar_quant_workspace")
-    before = {n: type(getattr(w.fi, n)).__name__ for n in names}
+    before = {n: kind(getattr(w.fi, n)) for n in names}
     w.get(), w.get_quant()
-    after = {n: type(getattr(w.fi, n)).__name__ for n in names}
+    after = {n: kind(getattr(w.fi, n)) for n in names}
     same = [getattr(h, n) is getattr(w.fi, n) for h in holders for n in names if hasattr(h, n)]
     return {
         "before": before,
         "after": after,
         "same": same,
-        "resolver": type(w.fi._resolve_fi_ar_backend).__name__,
-        "create": type(w.fi._create_workspace).__name__,
+        "resolver": kind(w.fi._resolve_fi_ar_backend),
+        "create": kind(w.fi._create_workspace),
         "backend": backend(w.fi._fi_ar_workspace),
     }
 
@@ -376,10 +380,10 @@ def late_hisparse(w):
     with w.set_config(w.draft):
         w.standalone()
         first = backend(w.get())
-    aside = type(w.fi.get_fi_ar_workspace).__name__
+    aside = kind(w.fi.get_fi_ar_workspace)
     with w.set_config(w.config):
         pass
-    back = type(w.fi.get_fi_ar_workspace).__name__
+    back = kind(w.fi.get_fi_ar_workspace)
     second = backend(w.get())
     w.fi.destroy_fi_ar_workspace()
     return {
@@ -410,7 +414,7 @@ def pickled(w):
         return wrapped
 
     return {
-        "wrapped": type(function).__name__,
+        "wrapped": kind(function),
         "pickle": pickle.loads(pickle.dumps(function)) is function,
         "cloudpickle": cloudpickle.loads(cloudpickle.dumps(function)) is function,
         "copy": copy.copy(function) is function and copy.deepcopy(function) is function,
@@ -486,7 +490,8 @@ def rank_main(rank, size, name, options, env, results):
         worker.dist.barrier()
         worker.dist.destroy_process_group()
     except BaseException as error:
-        result = {"rank": rank, "error": repr(error), "traceback": traceback.format_exc()}
+        result = {"rank": rank, "pid": os.getpid(), "error": repr(error)}
+        result["traceback"] = traceback.format_exc()
     results.put(json.dumps(result))
     results.close()
     results.join_thread()

@@ -6,145 +6,11 @@ test of the guard would prove nothing.
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from tests.conformance import harness
-from tests.support.environments import HISPARSE_RELEASES, OTHER_RELEASES
-
-# Trees in which vLLM alone makes an mnnvl workspace for HiSparse, lazily.
-FAULTY = (*HISPARSE_RELEASES, "leaky", "fork-0.25", "fork-device", "keyword-group")
-FIXED = ("fixed-backend", "fixed-choice")
-UNAFFECTED = OTHER_RELEASES
-
-LAZY = ("lazy", "no_standalone", "quant_last", "quant_first", "fused_op", "recreate", "thread")
-MNNVL = {"VLLM_FLASHINFER_ALLREDUCE_BACKEND": "mnnvl"}
-TRTLLM = {"VLLM_FLASHINFER_ALLREDUCE_BACKEND": "trtllm"}
-
-
-def job(name: str, env: dict[str, str] | None = None, method: str = "fork", **options: Any) -> Any:
-    return {"name": name, "env": env or {}, "start_method": method, "options": options}
-
-
-def setting(**settings: str) -> dict[str, str]:
-    return {f"HISPARSE_GUARD_{name}": value for name, value in settings.items()}
-
-
-PLAIN_JOBS = {
-    **{name: job(name) for name in (*LAZY, "eager", "draft", "failed", "groups")},
-    "nodes": job("lazy", nodes=2),
-    "no-hisparse": job("lazy", hisparse=False),
-    "env-trtllm": job("lazy", TRTLLM),
-    "env-mnnvl": job("lazy", MNNVL),
-}
-GUARD_JOBS = {
-    **PLAIN_JOBS,
-    "spawn": job("lazy", method="spawn"),
-    "forkserver": job("lazy", method="forkserver"),
-    "hot_path": job("hot_path"),
-    "hot_path-no-hisparse": job("hot_path", hisparse=False),
-    "rank_fault": job("rank_fault"),
-    "late_hisparse": job("late_hisparse"),
-    "pickled": job("pickled"),
-    "repeated": job("repeated"),
-    "observe": job("hot_path", setting(MODE="observe")),
-    "strict": job("lazy", setting(MODE="strict")),
-    "strict-env-mnnvl": job("lazy", {**setting(MODE="strict"), **MNNVL}),
-    "strict-late": job("late_hisparse", setting(MODE="strict")),
-    "off": job("lazy", setting(MODE="off")),
-    "none": job("repeated", setting(BACKEND="none")),
-    "none-lazy": job("lazy", setting(BACKEND="none")),
-    "none-no-standalone": job("no_standalone", setting(BACKEND="none")),
-    "none-fused": job("fused_op", setting(BACKEND="none")),
-    "none-env-trtllm": job("lazy", {**setting(BACKEND="none"), **TRTLLM}),
-    "nodes-keep": job("lazy", setting(MULTINODE="keep"), nodes=2),
-    "nodes-none-repeated": job("repeated", nodes=2),
-    "bad-settings": job("lazy", setting(MODE="enforced", BACKEND="mnnvl", SPEED="9")),
-    "late-settings": job("settings_late", late=setting(BACKEND="none")),
-    "uneven-log": job("lazy", rank_env={"0": {"VLLM_LOGGING_LEVEL": "CRITICAL"}}),
-}
-
-
-# What a tree is asked: the releases that have the fault all of it, the others what is theirs.
-REDUCED = (*LAZY, "eager", "draft", "groups", "failed", "hot_path", "rank_fault", "observe", "none")
-REDUCED += ("none-lazy", "none-no-standalone", "none-fused", "nodes", "pickled")
-ASKED = {
-    **dict.fromkeys(HISPARSE_RELEASES, tuple(GUARD_JOBS)),
-    **dict.fromkeys(UNAFFECTED, ("no-hisparse", "hot_path-no-hisparse")),
-    "odd-shape": ("lazy",),
-}
-
-
-class Results:
-    """What the jobs found on one tree, with the guard and without."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        asked = ASKED.get(name, REDUCED)
-        jobs = {label: GUARD_JOBS[label] for label in asked}
-        self._guarded = self._collect(jobs, harness.guard_path())
-        jobs = {label: PLAIN_JOBS[label] for label in asked if label in PLAIN_JOBS}
-        if name in FAULTY:
-            register = [str(p) for p in harness.guard_path()]
-            jobs["registered-late"] = job("lazy", register=register)
-        self._plain = self._collect(jobs, None)
-
-    def _collect(self, jobs: dict[str, Any], guard: Any) -> dict[str, Any]:
-        found = harness.run_jobs(self.name, list(jobs.values()), guard=guard)
-        return dict(zip(jobs, found, strict=True))
-
-    def guarded(self, label: str) -> list[dict[str, Any]]:
-        return self._ranks(self._guarded[label])
-
-    def plain(self, label: str) -> list[dict[str, Any]]:
-        return self._ranks(self._plain[label])
-
-    def log(self, label: str) -> list[str]:
-        lines: list[str] = self._guarded[label]["log"].splitlines()
-        return [line for line in lines if "hisparse-guard" in line]
-
-    @staticmethod
-    def _ranks(result: Any) -> list[dict[str, Any]]:
-        ranks: list[dict[str, Any]] = result["ranks"]
-        assert len(ranks) == 2, f"a rank gave no answer:\n{result['log'][-3000:]}"
-        return ranks
-
-    def backends(self, ranks: list[dict[str, Any]]) -> set[str | None]:
-        for rank in ranks:
-            assert "error" not in rank, rank.get("traceback")
-        return {rank["backend"] for rank in ranks}
-
-    def made(self, ranks: list[dict[str, Any]]) -> set[str]:
-        for rank in ranks:
-            assert "error" not in rank, rank.get("traceback")
-        return {backend for rank in ranks for backend in rank["made"]}
-
-    def alone(self, way: str) -> set[str]:
-        """What vLLM alone makes: up to 0.25 the quant getter asks for trtllm whatever is."""
-        quant = way.startswith("quant") and self.name == "fork-0.25"
-        return {"mnnvl", "trtllm"} if quant else {"mnnvl"}
-
-
-_results: dict[str, Results] = {}
-
-
-@pytest.fixture
-def results(request: pytest.FixtureRequest) -> Results:
-    name = request.param
-    if name not in _results:
-        _results[name] = Results(name)
-    return _results[name]
-
-
-def on(*trees: str) -> Any:
-    # One group a tree: its two interpreters are started by one test process.
-    return pytest.mark.parametrize(
-        "results",
-        [pytest.param(t, id=t, marks=pytest.mark.xdist_group(t)) for t in trees],
-        indirect=True,
-    )
-
+from tests.conformance.jobs import FAULTY, FIXED, LAZY, UNAFFECTED, Results, on
+from tests.support.environments import OTHER_RELEASES, UNGUARDED_RELEASES
 
 # The fault, and the cure ---------------------------------------------------------------------
 
@@ -164,13 +30,13 @@ def test_other_ways_to_a_workspace(results: Results, way: str) -> None:
     assert results.made(results.guarded(way)) == {"trtllm"}
 
 
-@on(*HISPARSE_RELEASES)
+@on(*UNGUARDED_RELEASES)
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_workers_that_start_a_fresh_interpreter(results: Results, method: str) -> None:
     assert results.made(results.guarded(method)) == {"trtllm"}
 
 
-@on(*HISPARSE_RELEASES)
+@on(*UNGUARDED_RELEASES)
 def test_releases_choose_mnnvl_inside_the_context_too(results: Results) -> None:
     """Pinning what init resolved is not enough there: the rule must be the guard's."""
     assert results.made(results.plain("eager")) == {"mnnvl"}
@@ -237,13 +103,13 @@ def test_recreated_after_destroy(results: Results) -> None:
 @on(*FAULTY, *FIXED)
 def test_hot_path_is_the_original_function_everywhere(results: Results) -> None:
     for rank in results.guarded("hot_path"):
-        assert set(rank["before"].values()) == {"GuardedFunction"}
-        assert set(rank["after"].values()) == {"function"}
+        assert set(rank["before"].values()) == {"guarded"}
+        assert set(rank["after"].values()) == {"original function"}
         assert len(rank["same"]) >= 2 and all(rank["same"])
-        assert rank["resolver"] == rank["create"] == "UntracedFunction"
+        assert rank["resolver"] == rank["create"] == "guarded"
 
 
-@on(*HISPARSE_RELEASES)
+@on(*UNGUARDED_RELEASES)
 def test_the_resolver_is_called_as_often_as_without_the_guard(results: Results) -> None:
     for way in ("lazy", "eager", "no_standalone", "quant_first", "recreate"):
         counts = {rank["resolver_calls"] for rank in results.guarded(way)}
@@ -258,12 +124,12 @@ def test_the_resolver_is_called_as_often_as_without_the_guard(results: Results) 
 def test_observe_changes_nothing_and_says_what_it_would_do(results: Results) -> None:
     ranks = results.guarded("observe")
     assert results.made(ranks) == results.alone("quant_last")
-    assert all(set(rank["after"].values()) == {"function"} for rank in ranks)
+    assert all(set(rank["after"].values()) == {"original function"} for rank in ranks)
     assert any("the guard would use trtllm" in line for line in results.log("observe"))
     assert any("at risk: backend=mnnvl" in line for line in results.log("observe"))
 
 
-@on(*HISPARSE_RELEASES)
+@on(*UNGUARDED_RELEASES)
 def test_strict_cures_and_refuses_what_it_cannot_cure(results: Results) -> None:
     assert results.made(results.guarded("strict")) == {"trtllm"}
     for rank in results.guarded("strict-env-mnnvl"):
@@ -272,7 +138,7 @@ def test_strict_cures_and_refuses_what_it_cannot_cure(results: Results) -> None:
         assert "handed out" in rank["error"]
 
 
-@on(*HISPARSE_RELEASES)
+@on(*UNGUARDED_RELEASES)
 def test_off_is_vllm_alone(results: Results) -> None:
     assert results.made(results.guarded("off")) == {"mnnvl"}
     assert results.log("off") == []
@@ -290,14 +156,14 @@ def test_no_flashinfer_all_reduce(results: Results) -> None:
     assert any("no FlashInfer all-reduce" in line for line in results.log("none"))
 
 
-@on(*HISPARSE_RELEASES)
+@on(*UNGUARDED_RELEASES)
 def test_no_flashinfer_all_reduce_asks_vllm_once(results: Results) -> None:
     """vLLM alone would repeat its collectives on every call."""
     for label in ("none", "nodes-none-repeated"):
         assert {rank["resolver_calls"] for rank in results.guarded(label)} == {1}
 
 
-@on(*HISPARSE_RELEASES)
+@on(*UNGUARDED_RELEASES)
 def test_the_operators_own_backend_wins(results: Results) -> None:
     assert results.made(results.guarded("env-trtllm")) == {"trtllm"}
     assert results.made(results.guarded("none-env-trtllm")) == {"trtllm"}
@@ -306,7 +172,7 @@ def test_the_operators_own_backend_wins(results: Results) -> None:
     assert len(warned) == 2
 
 
-@on(*HISPARSE_RELEASES)
+@on(*UNGUARDED_RELEASES)
 def test_groups_over_nodes(results: Results) -> None:
     assert results.made(results.plain("nodes")) == {"mnnvl"}
     assert results.made(results.guarded("nodes")) == set()
@@ -316,7 +182,7 @@ def test_groups_over_nodes(results: Results) -> None:
         assert len([line for line in lines if "cannot serve" in line]) == 2
 
 
-@on(*HISPARSE_RELEASES)
+@on(*UNGUARDED_RELEASES)
 def test_bad_settings_are_named_and_count_as_the_default(results: Results) -> None:
     assert results.made(results.guarded("bad-settings")) == {"trtllm"}
     lines = results.log("bad-settings")
@@ -325,7 +191,7 @@ def test_bad_settings_are_named_and_count_as_the_default(results: Results) -> No
         assert len(said) == 2 and all("use one of" in line for line in said)
 
 
-@on(*HISPARSE_RELEASES)
+@on(*UNGUARDED_RELEASES)
 def test_settings_may_arrive_after_the_interpreter_has_started(results: Results) -> None:
     assert results.made(results.guarded("late-settings")) == set()
 
@@ -346,13 +212,13 @@ def test_lines_of_a_cured_worker(results: Results) -> None:
     assert all("INFO" in line or "WARNING" in line for line in lines), "bare lines"
 
 
-@on(*HISPARSE_RELEASES)
+@on(*UNGUARDED_RELEASES)
 def test_a_workspace_from_before_hisparse_is_reported_and_the_next_is_right(
     results: Results,
 ) -> None:
     for rank in results.guarded("late_hisparse"):
-        assert (rank["first"], rank["aside"]) == ("mnnvl", "function")
-        assert (rank["back"], rank["second"]) == ("GuardedFunction", "mnnvl")
+        assert (rank["first"], rank["aside"]) == ("mnnvl", "original function")
+        assert (rank["back"], rank["second"]) == ("guarded", "mnnvl")
         assert rank["again"] == "trtllm"
     errors = [x for x in results.log("late_hisparse") if "ERROR" in x and "NOT as pinned" in x]
     assert len(errors) == 2
@@ -361,7 +227,7 @@ def test_a_workspace_from_before_hisparse_is_reported_and_the_next_is_right(
 @on(*FAULTY)
 def test_functions_that_name_what_is_wrapped_can_be_pickled(results: Results) -> None:
     for rank in results.guarded("pickled"):
-        assert rank["wrapped"] == "UntracedFunction"
+        assert rank["wrapped"] == "guarded"
         kinds = ("pickle", "cloudpickle", "copy", "names", "holds")
         assert all(rank[kind] is True for kind in kinds), rank
 
@@ -369,14 +235,14 @@ def test_functions_that_name_what_is_wrapped_can_be_pickled(results: Results) ->
 # No HiSparse -----------------------------------------------------------------------------------
 
 
-@on(*UNAFFECTED, *HISPARSE_RELEASES)
+@on(*UNAFFECTED, *UNGUARDED_RELEASES)
 def test_without_hisparse_nothing_changes_and_nothing_is_said(results: Results) -> None:
     assert results.made(results.guarded("no-hisparse")) == results.made(
         results.plain("no-hisparse")
     )
     assert results.log("no-hisparse") == []
     for rank in results.guarded("hot_path-no-hisparse"):
-        assert set(rank["after"].values()) == {"function"}
+        assert set(rank["after"].values()) == {"original function"}
 
 
 # The classifier --------------------------------------------------------------------------------
@@ -386,7 +252,7 @@ def test_without_hisparse_nothing_changes_and_nothing_is_said(results: Results) 
     ("name", "label"),
     [
         *[(name, "no-hisparse") for name in OTHER_RELEASES],
-        *[(name, "unguarded") for name in HISPARSE_RELEASES],
+        *[(name, "unguarded") for name in UNGUARDED_RELEASES],
         ("leaky", "leaky"),
         *[(name, "fixed") for name in FIXED],
         *[(name, "unguarded") for name in ("fork-0.24", "fork-0.25", "fork-device", "odd-shape")],

