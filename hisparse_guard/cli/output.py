@@ -18,6 +18,14 @@ def plural(count: int, noun: str, many: str | None = None) -> str:
     return f"{count} {noun if count == 1 else many or noun + 's'}"
 
 
+def printable(text: str) -> str:
+    """`text` as it may reach a terminal: names of files and output of programs hold anything."""
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape", "backslashreplace").decode()
+        for char in text
+    )
+
+
 def templates() -> jinja2.Environment:
     """The page templates of this package; all values are escaped."""
     import jinja2
