@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import hisparse_guard
 from hisparse_guard.cli import interpreter
+from hisparse_guard.cli.doctor.callers import Unreadable, find_unpassed_calls
 from hisparse_guard.cli.doctor.checks.callers import callers
 from hisparse_guard.cli.doctor.checks.command_line import command_line
 from hisparse_guard.cli.doctor.checks.flashinfer import flashinfer
@@ -133,10 +135,16 @@ def _read(words: Sequence[str], started: Started, seen: Mapping[str, Any]) -> Fa
         patches=_patches(folders),
     )
     if facts.build is not None and facts.build.label == "fixed":
-        from hisparse_guard.cli.doctor.callers import find_unpassed_calls
-
-        facts = replace(facts, calls=tuple(c for f in folders for c in find_unpassed_calls(f)))
+        facts = _with_calls(facts)
     return facts
+
+
+def _with_calls(facts: Facts) -> Facts:
+    try:
+        calls = [call for folder in facts.folders for call in find_unpassed_calls(Path(folder))]
+    except Unreadable as error:
+        return replace(facts, calls_unread=str(error))
+    return replace(facts, calls=tuple(calls))
 
 
 def _patches(folders: Sequence[str]) -> tuple[Finding, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from hisparse_guard.cli.doctor.callers import Call
 from hisparse_guard.cli.interpreter import Probe
 from hisparse_guard.cli.launchers import Started
 from hisparse_guard.runtime.settings import Settings
@@ -56,7 +57,8 @@ class Facts:
         probe: whether the guard gets into it.
         build, kernel: the labels; None where there is no vLLM, or no FlashInfer.
         patches: per patch of the runtime, its name and why it cannot be applied (None: it can).
-        calls: calls that do not pass what init resolved; None where that was not looked for.
+        calls: calls that do not pass what init resolved; None where that was not looked
+            for, or could not be told; why, in `calls_unread`.
     """
 
     words: Sequence[str]
@@ -69,7 +71,8 @@ class Facts:
     kernel: Kernel | None = None
     signs: Signs = field(default_factory=Signs)
     patches: tuple[Finding, ...] = ()
-    calls: tuple[Any, ...] | None = None
+    calls: tuple[Call, ...] | None = None
+    calls_unread: str | None = None
 
     @property
     def environment(self) -> Mapping[str, str]:

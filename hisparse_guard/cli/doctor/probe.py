@@ -1,9 +1,9 @@
 """Runs inside the interpreter that is to serve, and prints what that one sees, as JSON.
 
 Its source is handed over with ``-c``: it imports the standard library only, and must stay free of
-syntax that an old Python refuses. It never imports vLLM, torch or FlashInfer: specs and files only.
+syntax that an old Python refuses. It never imports vLLM, torch or FlashInfer: specs and files.
 
-Arguments: how many entries of ``sys.path`` came after ``site`` had run; the modules that are patched.
+Arguments: how many entries of ``sys.path`` came after ``site`` had run; the patched modules.
 """
 
 import json

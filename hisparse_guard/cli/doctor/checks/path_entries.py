@@ -1,4 +1,4 @@
-"""PYTHONPATH: entries that lead nowhere, and places where others may put what every process runs."""
+"""PYTHONPATH: entries that lead nowhere, and places where others may put code of theirs."""
 
 from __future__ import annotations
 
@@ -82,9 +82,7 @@ def _injected(entry: Path) -> Iterator[Finding]:
         return
     if changed:
         shown = "; ".join(changed[:5]) + (f"; {len(changed) - 5} more" if len(changed) > 5 else "")
-        yield Finding(
-            "fix", "bundle", f"{entry} is not as it was bundled: {shown}; bundle it again"
-        )
+        yield Finding("fix", "bundle", f"{entry} is not as it was bundled: {shown}; make it anew")
     else:
         yield Finding("ok", "bundle", f"{entry} is as it was bundled")
 

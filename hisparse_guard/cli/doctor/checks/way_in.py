@@ -101,8 +101,8 @@ def sitecustomize(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "note" if harmless else "fix",
             "sitecustomize",
-            f"{seen['sitecustomize'] or before[0]} runs and does not hand on, so the guard's {ours} "
-            "never does: put the guard's entry first on PYTHONPATH",
+            f"{seen['sitecustomize'] or before[0]} runs and does not hand on, so the guard's "
+            f"{ours} never does: put the guard's entry first on PYTHONPATH",
         )
     else:
         text = f"the guard's, {ours}; it does not wait for vLLM's import"
