@@ -18,11 +18,23 @@ def plural(count: int, noun: str, many: str | None = None) -> str:
     return f"{count} {noun if count == 1 else many or noun + 's'}"
 
 
-def printable(text: str) -> str:
-    """`text` as it may reach a terminal: names of files and output of programs hold anything."""
+def printable(text: str, keep: str = "", longest: int = 2000) -> str:
+    """Text from a file as it may be shown: control sequences would reach a terminal, and lone
+    surrogates cannot be encoded at all.
+
+    Args:
+        keep: characters that stay as they are.
+        longest: in characters; what is longer is cut.
+    """
+    if len(text) > longest:
+        text = text[:longest] + "…"
+    if text.isprintable():
+        return text
     return "".join(
-        char if char.isprintable() else char.encode("unicode_escape", "backslashreplace").decode()
-        for char in text
+        c
+        if c.isprintable() or c in keep
+        else c.encode("unicode_escape", "backslashreplace").decode()
+        for c in text
     )
 
 
