@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import io
 import os
+import signal
 import sys
 
 # As in pyproject.toml: what the commands need, and the guard never does.
 NEEDED = ["typer", "rich", "httpx", "jinja2", "prometheus_client"]
+INTERNAL_ERROR = 70
 if sys.version_info < (3, 11):
     NEEDED.append("tomli")
 
@@ -20,13 +22,31 @@ def main() -> int:
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing in ("", "hisparse_guard"):
-            raise
+            return _internal_error(error)
         print(
             f"hisparse-guard: this command needs {missing}, which is not installed here; for all "
             f"commands run: pip install {' '.join(NEEDED)} (the guard itself needs none of them)",
             file=sys.stderr,
         )
         return 2
+    except Exception as error:
+        return _internal_error(error)
+
+
+def _internal_error(error: Exception) -> int:
+    """One line that says where; 70, which no command gives as its answer."""
+    import traceback
+
+    from hisparse_guard.cli.output import printable
+
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    text = printable(f"{type(error).__name__}: {error}")
+    print(
+        f"hisparse-guard: internal error, please report it: {text} "
+        f"({place.filename}:{place.lineno} in {place.name})",
+        file=sys.stderr,
+    )
+    return INTERNAL_ERROR
 
 
 def _main() -> int:
@@ -40,15 +60,23 @@ def _main() -> int:
         code = run_app(sys.argv[1:])
         if sys.stdout is not None:
             sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader has read enough (`| head`): as a program ends that SIGPIPE ends.
+        _drop_output()
+        return 128 + signal.SIGPIPE
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
         # An exit code of 1 would read as a verdict.
         print("hisparse-guard: cannot write the output: the disk is full", file=sys.stderr)
-        # What is left in the buffer would fail once more at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        _drop_output()
         return 2
     return code
+
+
+def _drop_output() -> None:
+    # What is left in the buffer would fail once more at exit.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,26 @@ def plural(count: int, noun: str, many: str | None = None) -> str:
     return f"{count} {noun if count == 1 else many or noun + 's'}"
 
 
+def printable(text: str, keep: str = "", longest: int = 2000) -> str:
+    """Text from a file as it may be shown: control sequences would reach a terminal, and lone
+    surrogates cannot be encoded at all.
+
+    Args:
+        keep: characters that stay as they are.
+        longest: in characters; what is longer is cut.
+    """
+    if len(text) > longest:
+        text = text[:longest] + "…"
+    if text.isprintable():
+        return text
+    return "".join(
+        c
+        if c.isprintable() or c in keep
+        else c.encode("unicode_escape", "backslashreplace").decode()
+        for c in text
+    )
+
+
 def templates() -> jinja2.Environment:
     """The page templates of this package; all values are escaped."""
     import jinja2

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from hisparse_guard.cli.doctor.cli import command
+from hisparse_guard.cli.doctor.command import command
 
 __all__ = ["command"]

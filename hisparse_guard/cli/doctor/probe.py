@@ -1,11 +1,9 @@
 """Runs inside the interpreter that is to serve, and prints what that one sees, as JSON.
 
-Its source is handed over with ``-c``: it imports the standard library and, at the very end, the
-guard's own classifier, and must stay free of syntax that an old Python refuses. It never imports
-vLLM, torch or FlashInfer: specs and files only.
+Its source is handed over with ``-c``: it imports the standard library only, and must stay free of
+syntax that an old Python refuses. It never imports vLLM, torch or FlashInfer: specs and files.
 
-Arguments: how many entries of ``sys.path`` came after ``site`` had run; the path entry of the guard
-that asks, for its classifier.
+Arguments: how many entries of ``sys.path`` came after ``site`` had run; the patched modules.
 """
 
 import json
@@ -65,7 +63,12 @@ def _plugins() -> List[Dict[str, str]]:  # noqa: UP006
 
     found = []
     for one in metadata.distributions():
-        for point in one.entry_points:
+        try:
+            points = list(one.entry_points)
+        except Exception:
+            # Metadata of someone else's that cannot be read.
+            continue
+        for point in points:
             if point.group == "vllm.general_plugins":
                 found.append({"name": point.name, "value": point.value})
     return found
@@ -86,27 +89,49 @@ def _site(names: Iterable[str]) -> List[Optional[str]]:  # noqa: UP006, UP045
     return found
 
 
-def _classified(asker: str, folders: List[str]) -> Any:  # noqa: UP006
-    """What the guard's own classifier says of the vLLM in `folders`."""
-    for name in [n for n in sys.modules if n.partition(".")[0] == "hisparse_guard"]:
-        del sys.modules[name]
-    sys.path.insert(0, asker)
-    try:
-        from hisparse_guard.runtime import classify
+def _patched(names: Iterable[str], folders: List[str]) -> List[Dict[str, Any]]:  # noqa: UP006
+    """Who would load each of the modules that are patched, asked as Python asks.
 
-        tree = classify.Tree(folders)
-        module = tree.mentions("vllm.v1.hisparse", "submit_layer_mirror")
-        return {
-            "build": classify.classify(folders)._asdict(),
-            "mirror": module,
-            "mirror_source": None if module is None else tree.source(module),
-        }
-    except Exception as error:
-        return {"error": f"{type(error).__name__}: {error}"}
+    Stand-ins take the parents' places, so that no finder imports vLLM on the way.
+    """
+    from importlib.util import find_spec
+    from types import ModuleType
+
+    found = []
+    for name in names:
+        parts = name.split(".")
+        for depth in range(1, len(parts)):
+            parent = ModuleType(".".join(parts[:depth]))
+            parent.__path__ = [str(Path(folder, *parts[1:depth])) for folder in folders]
+            sys.modules[parent.__name__] = parent
+        try:
+            spec = find_spec(name)
+        except Exception as error:
+            found.append({"module": name, "patched": False, "loader": repr(error)})
+            continue
+        finally:
+            for depth in range(1, len(parts)):
+                del sys.modules[".".join(parts[:depth])]
+        if spec is not None:
+            kind = type(spec.loader).__name__
+            found.append({"module": name, "patched": kind == "PatchLoader", "loader": kind})
+    return found
+
+
+def _unlisted() -> List[str]:  # noqa: UP006
+    """Folders of the path that are there and cannot be listed: a package in them is not found."""
+    found = []
+    for entry in sys.path:
+        try:
+            if Path(entry).is_dir():
+                list(Path(entry).iterdir())
+        except OSError:
+            found.append(entry)
+    return found
 
 
 def main() -> None:
-    late, asker = sys.argv[1:3]
+    late, modules = sys.argv[1:3]
     flags = sys.flags
     seen = {
         "executable": sys.executable,
@@ -117,12 +142,13 @@ def main() -> None:
         "ignore_environment": flags.ignore_environment,
         "no_site": flags.no_site,
         "path": list(sys.path),
-        "planted": any(type(f).__name__ == "HisparseGuardTripwire" for f in sys.meta_path),
+        "planted": any(type(f).__name__ == "PatchFinder" for f in sys.meta_path),
         "sitecustomize": getattr(sys.modules.get("sitecustomize"), "__file__", None),
         "sitecustomizes": _site(sys.path[int(late) :]),
         "guard": _location("hisparse_guard"),
         "wrapt": _location("wrapt"),
         "vllm": _location("vllm"),
+        "torch": _location("torch"),
         "flashinfer": _location("flashinfer"),
         "jit_cache": _location("flashinfer_jit_cache"),
     }
@@ -140,8 +166,10 @@ def main() -> None:
                 found["distribution"] = None
                 found["metadata_error"] = repr(error)
     seen["plugins"] = _plugins()
-    folders = (seen["vllm"] or {}).get("folders")
-    seen["classified"] = _classified(asker, folders) if folders else None
+    seen["unlisted"] = _unlisted()
+    folders = (seen["vllm"] or {}).get("folders") or []
+    wanted = modules.split(",") if folders and seen["planted"] else []
+    seen["patched_modules"] = _patched(wanted, folders)
     loaded = {name.partition(".")[0] for name in sys.modules}
     seen["imported"] = sorted(loaded & {"vllm", "torch", "flashinfer", "wrapt"})
     sys.stdout.write("\n" + json.dumps(seen) + "\n")

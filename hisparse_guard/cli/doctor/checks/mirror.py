@@ -8,11 +8,50 @@ that the all-reduce backend has nothing to do with, and not a proven cause.
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from hisparse_guard.cli.doctor.model import Facts, Finding
 
 FUNCTION = "finish_kv_update"
 SUBMIT = "submit_layer_mirror"
 MODE = "cudagraph_runtime_mode"
 FULL = "FULL"
+
+
+def mirror(facts: Facts) -> Iterator[Finding]:
+    if not facts.concerned:
+        return
+    for folder in facts.folders:
+        for file in sorted(Path(folder, "v1", "hisparse").glob("*.py")):
+            try:
+                source = file.read_text(encoding="utf-8", errors="replace")
+            except OSError:
+                # Said of the whole tree.
+                continue
+            if SUBMIT in source and f"def {FUNCTION}" in source:
+                yield _said(f"vllm.v1.hisparse.{file.stem}.{FUNCTION}", source)
+                return
+
+
+def _said(name: str, source: str) -> Finding:
+    skips = skips_under_full_graphs(source)
+    if skips:
+        return Finding(
+            "note",
+            "host mirror",
+            f"{name} skips the host mirror under FULL CUDA graphs: a lead for crashes in the "
+            "host-mirror path (vLLM #56699), which this guard does not touch",
+        )
+    if skips is False:
+        text = f"{name} submits the host mirror under FULL graphs too"
+        return Finding("ok", "host mirror", text)
+    return Finding(
+        "note",
+        "host mirror",
+        f"whether {name} skips it under FULL graphs cannot be told: it is written in a way not "
+        "known here",
+    )
 
 
 def skips_under_full_graphs(source: str) -> bool | None:
@@ -24,7 +63,7 @@ def skips_under_full_graphs(source: str) -> bool | None:
     """
     try:
         tree = ast.parse(source)
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     found = [
         node

@@ -1,0 +1,1 @@
+"""What `doctor` looks at: one function each, from facts to findings."""

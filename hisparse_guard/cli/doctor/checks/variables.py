@@ -1,0 +1,58 @@
+"""vLLM's own variables that matter here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hisparse_guard.cli.doctor.model import BACKEND, Facts, Finding
+
+BACKENDS = ("auto", "trtllm", "mnnvl")
+
+
+def variables(facts: Facts) -> Iterator[Finding]:
+    backend = facts.environment.get(BACKEND)
+    if backend is not None and backend not in BACKENDS:
+        text = f"{backend!r} is not valid: use one of {', '.join(BACKENDS)}"
+        yield Finding("fix", BACKEND, text)
+    elif backend == "mnnvl":
+        text = "mnnvl is obeyed by the guard, and races under HiSparse: unset it"
+        yield Finding("fix" if facts.concerned else "note", BACKEND, text)
+    elif backend is not None:
+        yield Finding("ok", BACKEND, backend)
+    for name in ("VLLM_ALLREDUCE_USE_FLASHINFER", "VLLM_USE_V2_MODEL_RUNNER"):
+        value = facts.environment.get(name)
+        if value is not None:
+            yield from _switch(facts, name, value)
+
+
+def _switch(facts: Facts, name: str, value: str) -> Iterator[Finding]:
+    try:
+        on = bool(int(value))
+    except ValueError:
+        text = f"{value[:40]!r} is not valid: vLLM reads a whole number, 0 or 1"
+        yield Finding("fix", name, text)
+        return
+    if on:
+        return
+    if name == "VLLM_ALLREDUCE_USE_FLASHINFER":
+        text = "0: no backend is resolved at start, and the fused all-reduce still makes a "
+        text += "workspace on first use: only the guard's rule covers that"
+        yield Finding("note", name, text)
+    elif facts.concerned:
+        yield Finding("note", name, "0: HiSparse needs the V2 model runner")
+
+
+def ray(facts: Facts) -> Iterator[Finding]:
+    """vLLM's Ray data-parallel path copies variables by prefix, and these are not among them."""
+    if "ray" not in {word.rpartition("=")[2] for word in facts.words}:
+        return
+    copied = facts.environment.get("VLLM_RAY_EXTRA_ENV_VARS_TO_COPY", "").split(",")
+    prefixes = facts.environment.get("VLLM_RAY_EXTRA_ENV_VAR_PREFIXES_TO_COPY", "").split(",")
+    lost = []
+    if "PYTHONPATH" not in copied:
+        lost.append("VLLM_RAY_EXTRA_ENV_VARS_TO_COPY=PYTHONPATH")
+    if "HISPARSE_GUARD_" not in prefixes:
+        lost.append("VLLM_RAY_EXTRA_ENV_VAR_PREFIXES_TO_COPY=HISPARSE_GUARD_")
+    if lost:
+        text = f"so that Ray's actors get the guard, set {' and '.join(lost)}"
+        yield Finding("note", "ray", text)

@@ -1,0 +1,112 @@
+"""What `doctor` has found out, and what it says about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from hisparse_guard.cli.doctor.callers import Call
+from hisparse_guard.cli.interpreter import Probe
+from hisparse_guard.cli.launchers import Started
+from hisparse_guard.runtime.settings import Settings
+from hisparse_guard.runtime.telemetry.build_class import Build, Kernel
+
+Level = Literal["ok", "note", "unknown", "fix"]
+Advice = Literal["needed", "not needed", "not able", "cannot tell"]
+
+BACKEND = "VLLM_FLASHINFER_ALLREDUCE_BACKEND"
+HISPARSE_BUILDS = ("unguarded", "leaky", "fixed")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        level: ``ok``; ``note``, worth knowing; ``unknown``, cannot be told; ``fix``, to be mended.
+            The last two make the exit code 1.
+    """
+
+    level: Level
+    topic: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Signs:
+    """What a whole tree was searched for.
+
+    Attributes:
+        hisparse: files that name HiSparse in any spelling, relative to the tree.
+        workspace: files that name FlashInfer's function that makes the workspace.
+        unreadable: what could not be read, with the reason.
+    """
+
+    hisparse: tuple[str, ...] = ()
+    workspace: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Facts:
+    """All that was read, before anything is said.
+
+    Attributes:
+        seen: what the interpreter said of itself.
+        probe: whether the guard gets into it.
+        build, kernel: the labels; None where there is no vLLM, or no FlashInfer.
+        patches: per patch of the runtime, its name and why it cannot be applied (None: it can).
+        calls: calls that do not pass what init resolved; None where that was not looked
+            for, or could not be told; why, in `calls_unread`.
+    """
+
+    words: Sequence[str]
+    started: Started
+    settings: Settings
+    seen: Mapping[str, Any]
+    probe: Probe
+    folders: tuple[str, ...] = ()
+    build: Build | None = None
+    kernel: Kernel | None = None
+    signs: Signs = field(default_factory=Signs)
+    patches: tuple[Finding, ...] = ()
+    calls: tuple[Call, ...] | None = None
+    calls_unread: str | None = None
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        return self.started.environment
+
+    @property
+    def concerned(self) -> bool:
+        """Whether this vLLM has HiSparse and an all-reduce workspace that the guard knows."""
+        return self.build is not None and self.build.label in HISPARSE_BUILDS
+
+    @property
+    def has_flashinfer(self) -> bool:
+        return bool((self.seen.get("flashinfer") or {}).get("folders"))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    advice: Advice
+    reason: str
+
+
+@dataclass(frozen=True)
+class Examination:
+    """All that `doctor` says.
+
+    Attributes:
+        seen: what the interpreter itself said; None where it did not answer.
+    """
+
+    verdict: Verdict
+    findings: tuple[Finding, ...]
+    seen: Mapping[str, Any] | None = None
+
+    @property
+    def exit_code(self) -> int:
+        bad = any(finding.level in ("fix", "unknown") for finding in self.findings)
+        return int(bad or self.verdict.advice in ("not able", "cannot tell"))

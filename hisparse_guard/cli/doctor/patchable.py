@@ -1,0 +1,294 @@
+"""Whether each of the runtime's patches can be applied to a vLLM tree, read from its source.
+
+What is patched is the runtime's own table, and what a known answer is, its own parser says.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from hisparse_guard.cli.doctor.model import Finding
+from hisparse_guard.runtime.decision import parse_answer
+from hisparse_guard.runtime.telemetry.build_class import RESOLVER, module_source
+
+State = Literal["ok", "absent", "unfit", "unknown"]
+# Decorators that give back a function that is called as the one they decorate.
+_PLAIN_DECORATORS = {"contextmanager", "cache", "lru_cache", "wraps", "no_grad", "inference_mode"}
+_DEPTH = 4
+_ORDER: tuple[State, ...] = ("ok", "unknown", "unfit", "absent")
+
+
+class Found(NamedTuple):
+    state: State
+    text: str
+    function: ast.FunctionDef | None = None
+    module: str = ""
+
+
+class Unreadable(Exception):
+    """A shape that is not understood; the text says which."""
+
+
+class Source:
+    """Modules of one vLLM tree as syntax trees."""
+
+    def __init__(self, folders: Sequence[str]) -> None:
+        self._folders = [Path(folder) for folder in folders]
+        self._trees: dict[str, ast.Module | None] = {}
+
+    def tree(self, module: str) -> ast.Module | None:
+        """The syntax tree of `module`; None where there is no such module.
+
+        Raises:
+            Unreadable: it is there and cannot be read.
+        """
+        if module not in self._trees:
+            try:
+                text = module_source(self._folders, module)
+                self._trees[module] = None if text is None else ast.parse(text)
+            except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
+                raise Unreadable(f"{module} cannot be read: {error}") from None
+        return self._trees[module]
+
+    def function(self, module: str, name: str, depth: int = 0) -> Found:
+        """What `name` is in `module` once that was executed."""
+        try:
+            tree = self.tree(module)
+        except Unreadable as error:
+            return Found("unknown", str(error))
+        if tree is None:
+            return Found("absent", f"{module} is not there")
+        bound = list(_bindings(tree.body, name))
+        if not bound:
+            dynamic = _dynamic(tree)
+            if dynamic:
+                return Found("unknown", f"whether {module} has {name} cannot be told: {dynamic}")
+            return Found("absent", f"{module} has no {name}")
+        if len(bound) > 1 or _rebound_later(tree, name):
+            every = [self._bound(module, one, name, depth) for one in bound]
+            if all(one.state == "unfit" for one in every):
+                return every[-1]
+            return Found("unknown", f"{module} binds {name} in more than one way")
+        return self._bound(module, bound[0], name, depth)
+
+    def _bound(self, module: str, node: ast.stmt, name: str, depth: int) -> Found:
+        where = f"{module}.{name}"
+        if isinstance(node, ast.ClassDef):
+            return Found("unfit", f"{where} is a class and no function")
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            odd = [d for d in node.decorator_list if _last_name(d) not in _PLAIN_DECORATORS]
+            if odd:
+                return Found("unknown", f"{where} is decorated with {ast.unparse(odd[0])}")
+            if isinstance(node, ast.AsyncFunctionDef):
+                return Found("unfit", f"{where} is a coroutine function")
+            return Found("ok", where, node, module)
+        if isinstance(node, ast.ImportFrom) and depth < _DEPTH:
+            origin = _origin(node, module, self._is_package(module))
+            original = next(a.name for a in node.names if (a.asname or a.name) == name)
+            if origin.partition(".")[0] == "vllm":
+                found = self.function(origin, original, depth + 1)
+                return found._replace(state="unknown") if found.state == "absent" else found
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name) and depth < _DEPTH:
+            return self.function(module, node.value.id, depth + 1)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
+            return Found("unfit", f"{where} is no function")
+        return Found("unknown", f"what {where} is cannot be told: {ast.unparse(node)[:80]}")
+
+    def _is_package(self, module: str) -> bool:
+        relative = Path(*module.split(".")[1:], "__init__.py")
+        return any((folder / relative).is_file() for folder in self._folders)
+
+
+def check_patches(folders: Sequence[str], patches: Sequence[Any]) -> Iterator[Finding]:
+    """Goes over the runtime's table of patches; yields what cannot be patched, or that all can."""
+    source, fine = Source(folders), 0
+    for patch in patches:
+        found = [source.function(module, patch.name) for module in patch.modules]
+        best = min(found, key=lambda one: _ORDER.index(one.state))
+        if best.state == "ok":
+            fine += 1
+        elif best.state != "absent":
+            level: Any = "fix" if best.state == "unfit" else "unknown"
+            yield Finding(level, "patches", f"{best.text}: the guard does not know it so")
+        elif patch.needed:
+            yield Finding("fix", "patches", f"{best.text}: there the guard cannot act")
+        if patch.name == RESOLVER and best.function is not None:
+            yield from _check_answer(source, best)
+    yield Finding("ok", "patches", f"{fine} functions of vLLM are there and can be wrapped")
+
+
+def _check_answer(source: Source, resolver: Found) -> Iterator[Finding]:
+    assert resolver.function is not None
+    where = f"{resolver.module}.{resolver.function.name}"
+    try:
+        for shape in _answers(source, resolver.module, resolver.function):
+            if parse_answer(shape) is None:
+                text = f"{where} answers {shape!r}, a shape that the guard does not know: it would"
+                yield Finding("fix", "patches", f"{text} leave that answer as it is")
+                return
+    except Unreadable as error:
+        text = f"whether the guard knows what {where} answers cannot be told: {error}"
+        yield Finding("unknown", "patches", text)
+
+
+# What a resolver answers --------------------------------------------------------------------------
+
+
+def _answers(
+    source: Source, module: str, function: ast.FunctionDef, depth: int = 0
+) -> Iterator[Any]:
+    """An example of each answer that `function` can give.
+
+    Raises:
+        Unreadable: an answer is made in a way that is not followed.
+    """
+    own = list(_own_nodes(function))
+    if any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in own):
+        raise Unreadable("it is a generator")
+    returns = [node for node in own if isinstance(node, ast.Return)]
+    if not returns:
+        raise Unreadable("it returns nothing")
+    for node in returns:
+        value = node.value
+        called = _last_name(value) if isinstance(value, ast.Call) else None
+        if called and isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
+            helper = source.function(module, called) if depth < _DEPTH else None
+            if helper is None or helper.function is None:
+                raise Unreadable(f"it returns {ast.unparse(value)}")
+            yield from _answers(source, helper.module, helper.function, depth + 1)
+        elif isinstance(value, ast.Tuple):
+            yield from _tuples(value, own)
+        else:
+            yield from _backends(value, own)
+
+
+def _tuples(value: ast.Tuple, own: list[ast.AST]) -> Iterator[Any]:
+    if len(value.elts) != 2:
+        yield tuple("?" for _ in value.elts)
+        return
+    for backend in _backends(value.elts[0], own):
+        for fallback in _values(value.elts[1], own, ast.Compare, ast.UnaryOp):
+            yield backend, True if isinstance(fallback, ast.AST) else fallback
+
+
+def _backends(value: ast.expr | None, own: list[ast.AST]) -> Iterator[Any]:
+    for found in _values(value, own, ast.Attribute):
+        if not isinstance(found, ast.AST):
+            yield found
+        elif ast.unparse(found).startswith(("envs.VLLM_", "vllm.envs.VLLM_")):
+            # A variable of vLLM's with choices is a string.
+            yield "mnnvl"
+        else:
+            raise Unreadable(f"it returns {ast.unparse(found)}")
+
+
+def _values(value: ast.expr | None, own: list[ast.AST], *kinds: type[ast.expr]) -> Iterator[Any]:
+    """The constants that `value` can be, and expressions of `kinds` as they are."""
+    if value is None:
+        yield None
+    elif isinstance(value, ast.Constant):
+        yield value.value
+    elif isinstance(value, ast.IfExp):
+        yield from _values(value.body, own, *kinds)
+        yield from _values(value.orelse, own, *kinds)
+    elif isinstance(value, ast.Name):
+        assigned = list(_assigned(value.id, own))
+        if not assigned:
+            raise Unreadable(f"it returns {value.id}, which comes from elsewhere")
+        for one in assigned:
+            if isinstance(one, ast.Name) and one.id == value.id:
+                raise Unreadable(f"it returns {value.id}")
+            yield from _values(one, own, *kinds)
+    elif kinds and isinstance(value, kinds):
+        if isinstance(value, ast.UnaryOp) and not isinstance(value.op, ast.Not):
+            raise Unreadable(f"it returns {ast.unparse(value)}")
+        yield value
+    else:
+        raise Unreadable(f"it returns {ast.unparse(value)[:80]}")
+
+
+def _assigned(name: str, own: list[ast.AST]) -> Iterator[ast.expr]:
+    for node in own:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        for target in targets:
+            if isinstance(target, ast.Name) and target.id == name:
+                value = getattr(node, "value", None)
+                if value is None or isinstance(node, ast.AugAssign):
+                    raise Unreadable(f"it computes {name}")
+                yield value
+            elif target is not None and name in {
+                n.id for n in ast.walk(target) if isinstance(n, ast.Name)
+            }:
+                raise Unreadable(f"it unpacks {name} from {ast.unparse(node)[:60]}")
+
+
+def _own_nodes(function: ast.FunctionDef) -> Iterator[ast.AST]:
+    """The nodes of `function` without those of functions and classes in it."""
+    pending: list[ast.AST] = list(function.body)
+    while pending:
+        node = pending.pop()
+        yield node
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+            pending.extend(ast.iter_child_nodes(node))
+
+
+# Module level -------------------------------------------------------------------------------------
+
+
+def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements of a module, those in its conditions and blocks included."""
+    for node in body:
+        yield node
+        for name in ("body", "orelse", "finalbody"):
+            if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                yield from _statements(getattr(node, name, []))
+        for handler in getattr(node, "handlers", []):
+            yield from _statements(handler.body)
+
+
+def _bindings(body: Sequence[ast.stmt], name: str) -> Iterator[ast.stmt]:
+    for node in _statements(body):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            if node.name == name:
+                yield node
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            if any((a.asname or a.name) == name for a in node.names):
+                yield node
+        elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Delete, ast.For)):
+            targets = getattr(node, "targets", None) or [getattr(node, "target", None)]
+            for target in targets:
+                if target is not None and any(
+                    isinstance(n, ast.Name) and n.id == name for n in ast.walk(target)
+                ):
+                    yield node
+
+
+def _dynamic(tree: ast.Module) -> str | None:
+    """What in a module may bind names that are not in its source."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and any(a.name == "*" for a in node.names):
+            return f"from {node.module} import *"
+        if isinstance(node, ast.Call) and _last_name(node) in ("globals", "exec", "setattr"):
+            return f"it calls {_last_name(node)}"
+    return None
+
+
+def _rebound_later(tree: ast.Module, name: str) -> bool:
+    return any(isinstance(node, ast.Global) and name in node.names for node in ast.walk(tree))
+
+
+def _last_name(node: ast.expr | None) -> str:
+    if isinstance(node, ast.Call):
+        return _last_name(node.func)
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def _origin(node: ast.ImportFrom, module: str, is_package: bool) -> str:
+    if not node.level:
+        return node.module or ""
+    parents = module.split(".")
+    parents = parents[: len(parents) - node.level + is_package]
+    return ".".join([*parents, *filter(None, [node.module])])

@@ -1,0 +1,103 @@
+"""What a Python program is: vLLM's own, a known launcher, or something that cannot be told.
+
+Read from the program's source; nothing of it is run.
+"""
+
+from __future__ import annotations
+
+import ast
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+Kind = Literal["script", "module", "code", "stdin"]
+
+VLLM, GUARD, TORCHRUN = "vllm", "hisparse-guard", "torchrun"
+DDTRACE, OPENTELEMETRY = "ddtrace-run", "opentelemetry-instrument"
+# The package, and the folder in it that is put in front of PYTHONPATH.
+INSTRUMENTS = {
+    DDTRACE: ("ddtrace", "bootstrap"),
+    OPENTELEMETRY: ("opentelemetry", "instrumentation/auto_instrumentation"),
+}
+_KNOWN = {
+    "hisparse_guard": GUARD,
+    "hisparse_guard.__main__": GUARD,
+    "torch.distributed.run": TORCHRUN,
+    "torch.distributed.launch": TORCHRUN,
+    "ddtrace.commands.ddtrace_run": DDTRACE,
+    "opentelemetry.instrumentation.auto_instrumentation": OPENTELEMETRY,
+}
+_STARTERS = ("exec", "spawn", "posix_spawn", "fork", "system", "popen", "startfile")
+_STARTING_MODULES = {"subprocess", "pty", "asyncio.subprocess", "runpy", "sh", "pexpect"}
+_VARIABLES = ("PYTHON", "HISPARSE_GUARD", "VLLM_PLUGINS", "VLLM_FLASHINFER_ALLREDUCE_BACKEND")
+
+
+def of_python(kind: Kind, target: str) -> str:
+    """Which program a Python runs: `VLLM`, a launcher's name, or why that cannot be told.
+
+    Args:
+        target: the script's file, the module's name or the code, by `kind`.
+
+    Raises:
+        OSError, ValueError: the script cannot be read.
+    """
+    if kind == "module":
+        if target.partition(".")[0] == "vllm":
+            return VLLM
+        return _KNOWN.get(target, f"whether python -m {target} starts the server is not known")
+    if kind == "stdin":
+        return "the program comes from standard input"
+    name = "the code of -c" if kind == "code" else target
+    try:
+        tree = ast.parse(target if kind == "code" else _source(Path(target)))
+    except (SyntaxError, RecursionError, MemoryError):
+        return f"{name} is not Python that can be read"
+    return _of_source(tree, name)
+
+
+def _source(path: Path) -> bytes:
+    if path.is_dir():
+        path = path / "__main__.py"
+    elif zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            if "__main__.py" not in archive.namelist():
+                raise ValueError(f"{path} holds no __main__.py")
+            return archive.read("__main__.py")
+    return path.read_bytes()
+
+
+def _of_source(tree: ast.Module, name: str) -> str:
+    imported = set(_imports(tree))
+    launchers = {_KNOWN[module] for module in imported if module in _KNOWN}
+    starts = list(_starts(tree)) + sorted(imported & _STARTING_MODULES)
+    if starts:
+        return f"{name} starts other programs ({starts[0]}), perhaps another Python"
+    if len(launchers) == 1:
+        return launchers.pop()
+    if any(module.partition(".")[0] == "vllm" for module in imported) and not launchers:
+        return VLLM
+    return f"whether {name} runs vLLM, or starts another Python that does, is not known"
+
+
+def _imports(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _starts(tree: ast.Module) -> Iterator[str]:
+    """What in a program starts another, or changes what its children are given."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr.startswith(_STARTERS):
+            yield node.attr
+        elif isinstance(node, ast.ImportFrom) and node.module in ("os", "posix"):
+            yield from (a.name for a in node.names if a.name.startswith((*_STARTERS, "*")))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if node.value.startswith(_VARIABLES):
+                yield f"it names {node.value}"
+        elif isinstance(node, ast.Name) and node.id in ("__import__", "exec", "eval"):
+            yield node.id

@@ -1,0 +1,235 @@
+"""What a short shell text starts last: ``sh -c "export A=b; exec vllm serve"`` and like scripts.
+
+Not a shell parser. Known are assignments, `export`, `unset`, `cd`, `exec`, commands in a row and
+plain parameter expansion. Anything else, conditions and pipes among it, raises `CannotTell`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hisparse_guard.cli.launchers.way import CannotTell
+
+# One piece of a word: quoted one way or the other, escaped, or bare.
+_PIECE = re.compile(
+    r"'(?P<single>[^']*)'"
+    r'|"(?P<double>(?:\\.|[^"\\])*)"'
+    r"|\\(?P<escaped>.)"
+    r"|(?P<bare>\$\{[^}'\"`\\]*\}|[^\s'\"\\;&|<>()`$]+|\$(?![('\"{]))",
+    re.S,
+)
+_REDIRECTION = re.compile(r"\d*(?:>>?|<)(?:&\d|&-|[ \t]*[\w./-]+)")
+_PARAMETER = re.compile(
+    r"\$(?:(?P<plain>\w+|[@*#?$!-])|\{(?P<name>\w+|[@*])(?:(?P<how>:?[-+])(?P<word>[^}]*))?\})"
+)
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
+_UNREAD = {
+    *("if", "then", "else", "elif", "fi", "for", "while", "until", "do", "done", "case", "esac"),
+    *("{", "}", "!", "[", "[[", "test", ".", "source", "eval", "shift", "alias", "function"),
+    *("local", "declare", "typeset", "readonly", "read", "getopts", "return", "exit", "coproc"),
+    *("shopt", "enable", "wait", "mapfile", "readarray", "let", "builtin", "pushd", "popd"),
+}
+# What changes nothing of what is started later.
+_IGNORED = {":", "true", "umask", "ulimit", "trap", "hash", "echo", "printf", "sleep"}
+
+
+@dataclass
+class Shell:
+    """The state of the shell: what the text has set so far."""
+
+    environment: dict[str, str]
+    cwd: str
+    positional: Sequence[str] = ()
+    unexported: dict[str, str] = field(default_factory=dict)
+
+    def last_command(self, text: str) -> list[str]:
+        """The words of the command that `text` runs last, or hands over to with `exec`.
+
+        Raises:
+            CannotTell: it holds more than is known here.
+        """
+        last: list[str] = []
+        for words, follows_and in _statements(text):
+            before = (dict(self.environment), self.cwd, dict(self.unexported))
+            command = self._run(words)
+            if command is None:
+                # `grep … && export A=b`: whether it is set hangs on another program.
+                now = (self.environment, self.cwd, self.unexported)
+                if follows_and and last and before != now:
+                    raise CannotTell(f"whether it comes to {shown(words)} depends on {last[0]}")
+                continue
+            last = command
+            if words[0].text == "exec":
+                return last
+        if not last:
+            raise CannotTell("it starts nothing that is known here")
+        return last
+
+    def _run(self, words: list[Word]) -> list[str] | None:
+        """Carries a statement out; its words where it is a command of another program."""
+        name = words[0].text
+        if name in _UNREAD or "(" in name:
+            raise CannotTell(f"it has {name!r}, which is not followed")
+        assigned: dict[str, str] = {}
+        while words and _ASSIGNMENT.match(words[0].text):
+            key, _, _ = words[0].text.partition("=")
+            assigned[key] = " ".join(self._expand(words[0])).partition("=")[2]
+            words = words[1:]
+        if not words:
+            for key, value in assigned.items():
+                (self.environment if key in self.environment else self.unexported)[key] = value
+            return None
+        expanded = [part for word in words for part in self._expand(word)]
+        if not expanded:
+            raise CannotTell("a command is empty once its variables are filled in")
+        return self._builtin(expanded, assigned)
+
+    def _builtin(self, words: list[str], assigned: dict[str, str]) -> list[str] | None:
+        name, *rest = words
+        if name == "set" and (not rest or rest[0][:1] not in "-+" or "--" in rest):
+            raise CannotTell("it sets positional parameters")
+        if name in _IGNORED or name == "set":
+            return None
+        if name == "export":
+            for word in rest:
+                if word.startswith("-"):
+                    raise CannotTell(f"it has 'export {word}', which is not followed")
+                key, equals, value = word.partition("=")
+                if equals:
+                    self.environment[key] = value
+                elif key in self.unexported:
+                    self.environment[key] = self.unexported.pop(key)
+            return None
+        if name == "unset":
+            for key in rest:
+                self.environment.pop(key, None)
+                self.unexported.pop(key, None)
+            return None
+        if name == "cd":
+            if len(rest) != 1 or rest[0].startswith("-"):
+                raise CannotTell("it has a 'cd' that is not followed")
+            self.cwd = str(Path(self.cwd, rest[0]))
+            return None
+        while words and words[0] in ("exec", "command"):
+            words = words[1:]
+            if words and words[0].startswith("-"):
+                raise CannotTell(f"it has 'exec {words[0]}', which is not followed")
+        if not words:
+            return None
+        # For this command only; nothing runs after the last one.
+        self.environment.update(assigned)
+        return words
+
+    def _expand(self, word: Word) -> list[str]:
+        """`word` with its parameters filled in: split at blanks where it is nothing but one."""
+        whole = _PARAMETER.fullmatch(word.text)
+        if whole and len(word.pieces) == 1 and word.pieces[0][1]:
+            if (whole["plain"] or whole["name"]) in ("@", "*"):
+                return list(self.positional[1:])
+            value = self._filled(word.text)
+            return [value] if word.quoted else value.split()
+        parts = [self._filled(text) if open_ else text for text, open_ in word.pieces]
+        joined = "".join(parts)
+        if joined.startswith("~") and not word.quoted:
+            joined = self.environment.get("HOME", "~") + joined[1:]
+        return [joined]
+
+    def _filled(self, text: str) -> str:
+        def value(found: re.Match[str]) -> str:
+            name = found["plain"] or found["name"]
+            if name in "@*" and name:
+                return " ".join(self.positional[1:])
+            if name in "#?$!-":
+                raise CannotTell(f"it uses ${name}")
+            if name.isdigit():
+                held = self.positional[int(name)] if int(name) < len(self.positional) else None
+            else:
+                held = self.unexported.get(name, self.environment.get(name))
+            how, word = found["how"], found["word"]
+            is_set = held is not None and (bool(held) or not (how or "").startswith(":"))
+            if how and how.endswith("+"):
+                return self._filled(word) if is_set else ""
+            return held or "" if is_set or not how else self._filled(word)
+
+        filled = _PARAMETER.sub(value, text)
+        if re.search(r"\$[{(\w]", _PARAMETER.sub("", text)):
+            raise CannotTell(f"it has {text!r}, which is not followed")
+        return filled
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word as written.
+
+    Attributes:
+        pieces: each with whether parameters in it are filled in.
+        quoted: whether any of it stands in quotation marks.
+    """
+
+    pieces: tuple[tuple[str, bool], ...]
+    quoted: bool
+
+    @property
+    def text(self) -> str:
+        return "".join(text for text, _ in self.pieces)
+
+
+def shown(words: Sequence[Word]) -> str:
+    return repr(" ".join(word.text for word in words))
+
+
+def _statements(text: str) -> Iterator[tuple[list[Word], bool]]:
+    """The statements of `text`, each with whether it stands behind `&&`."""
+    text = text.replace("\\\n", " ")
+    words: list[Word] = []
+    position, follows_and = 0, False
+    while position < len(text):
+        rest = text[position:]
+        blank = re.match(r"[ \t]+|#[^\n]*" if not _in_word(text, position) else r"[ \t]+", rest)
+        redirection = _REDIRECTION.match(rest)
+        if blank:
+            position += blank.end()
+        elif redirection and not _in_word(text, position):
+            position += redirection.end()
+        elif end := re.match(r"&&|;;?|\r?\n", rest):
+            if end[0] == ";;":
+                raise CannotTell("it has 'case', which is not followed")
+            if words:
+                yield words, follows_and
+                words, follows_and = [], end[0] == "&&"
+            position += end.end()
+        else:
+            word, length = _word(rest)
+            words.append(word)
+            position += length
+    if words:
+        yield words, follows_and
+
+
+def _in_word(text: str, position: int) -> bool:
+    return position > 0 and not text[position - 1].isspace() and text[position - 1] not in ";&"
+
+
+def _word(text: str) -> tuple[Word, int]:
+    pieces: list[tuple[str, bool]] = []
+    position, quoted = 0, False
+    while found := _PIECE.match(text, position):
+        if found["double"] is not None:
+            if "`" in found["double"]:
+                break
+            # In double quotes a backslash stands for itself but before these.
+            plain = re.sub(r'\\([\\"$`])', r"\1", found["double"])
+            pieces.append((plain, "\\$" not in found["double"]))
+        elif found["bare"] is not None:
+            pieces.append((found["bare"], True))
+        else:
+            kept = found["single"] if found["single"] is not None else found["escaped"]
+            pieces.append((kept, False))
+        quoted = quoted or found["bare"] is None
+        position = found.end()
+    if position == 0 or text[position : position + 1] in ("'", '"', "`", "$", "(", ")"):
+        raise CannotTell(f"it has {text[position : position + 20]!r}, which is not followed")
+    return Word(tuple(pieces), quoted), position
