@@ -8,31 +8,32 @@ script's own is on the path: later they cannot shadow it.
 
 import os
 import sys
-from _frozen_importlib import _find_spec  # type: ignore[attr-defined]
 
-_chain = None
+_shadowed = None
 try:
-    from hisparse_guard import install_finder
+    import hisparse_guard
 
-    install_finder("sitecustomize")
+    hisparse_guard.install_finder("sitecustomize")
 
     # What has run already, where other copies of this file see it: one that chains runs us again.
     _ran = sys.__dict__.setdefault("_hisparse_guard_sitecustomize", set())
     _ran.add(__file__)
     _here = os.path.dirname(__file__)
     _behind = sys.path[sys.path.index(_here) + 1 :] if _here in sys.path else sys.path
-    if _find_spec("sitecustomize", _behind):
-        from hisparse_guard.runtime import chain as _chain  # type: ignore[assignment]
+    if any(hisparse_guard.ask_finders("sitecustomize", _behind)):
+        from hisparse_guard.runtime import chain
+
+        _shadowed = chain.find_shadowed(_here, _ran)
 except Exception as _error:
     try:
         # Past Python's buffer: what a full device refuses would turn the exit code into 120.
-        os.write(
-            sys.stderr.fileno(),
+        _line = (
             b"hisparse-guard: the start failed, so this process may run without the guard and "
-            b"without the sitecustomize that this one shadows: %a\n" % _error,
+            b"without the sitecustomize that this one shadows: %a\n"
         )
+        os.write(sys.stderr.fileno(), _line % _error)
     except Exception:
         pass
 
-if _chain:
-    _chain.run_shadowed(_here, _ran)
+if _shadowed:
+    chain.run(_shadowed)

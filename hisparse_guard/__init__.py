@@ -11,13 +11,11 @@ from _thread import get_ident
 __version__ = "0.2.0"
 
 # The modules that hold what is patched; a test holds this against `runtime.patches`.
-PATCHED_MODULES = frozenset(
-    {
-        "vllm.config",
-        "vllm.config.vllm",
-        "vllm.envs",
-        "vllm.distributed.device_communicators.flashinfer_all_reduce",
-    }
+PATCHED_MODULES = (
+    "vllm.config",
+    "vllm.config.vllm",
+    "vllm.envs",
+    "vllm.distributed.device_communicators.flashinfer_all_reduce",
 )
 
 # Which way in was first: "sitecustomize" or "entry point".
@@ -36,47 +34,58 @@ class PatchFinder:
         self._asking: set[tuple[str, int]] = set()
 
     def find_spec(self, name, path=None, target=None):
-        if name not in PATCHED_MODULES:
-            return None
         # Another finder that delegates, as this one does, asks us again. By thread, since
         # `importlib.util.find_spec` asks without the module's lock.
         question = (name, get_ident())
-        if question in self._asking:
+        if name not in PATCHED_MODULES or question in self._asking:
             return None
         self._asking.add(question)
         try:
-            for finder in list(sys.meta_path):
-                find = getattr(finder, "find_spec", None)
-                spec = find(name, path, target) if find else None
-                if spec is not None:
-                    if hasattr(spec.loader, "exec_module"):
-                        spec.loader = PatchLoader(spec.loader)
-                    return spec
+            spec = next(ask_finders(name, path, target), None)
         finally:
             self._asking.discard(question)
-        return None
+        if spec is not None and hasattr(spec.loader, "exec_module"):
+            spec.loader = PatchLoader(spec.loader)
+        return spec
 
 
 class PatchLoader:
     """Has a module executed by its own loader, then patched. Imports are safe here, and every
     execution comes by: the first, one after ``del sys.modules[…]``, `importlib.reload`."""
 
+    failed = False
+
     def __init__(self, loader) -> None:
         self._loader = loader
 
     def __getattr__(self, name):
-        return getattr(self._loader, name)
+        # Not by `self._loader`: `copy` asks an object that has none yet.
+        return getattr(object.__getattribute__(self, "_loader"), name)
 
     def exec_module(self, module) -> None:
         # Put back first: the module, `inspect` and `importlib.resources` see what they always saw.
-        module.__spec__.loader = module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        module.__loader__ = self._loader
         self._loader.exec_module(module)
         try:
             from hisparse_guard.runtime.activate import patch_module
 
             patch_module(module)
         except Exception as error:
-            write_error(f"{module.__name__} is not patched, this process runs unguarded: {error!r}")
+            # One line, not one for each module.
+            if not PatchLoader.failed:
+                PatchLoader.failed = True
+                write_error(f"vLLM is not patched, this process runs unguarded: {error!r}")
+
+
+def ask_finders(name, path, target=None):
+    """The specs that the finders of ``sys.meta_path`` answer with, in their order."""
+    for finder in list(sys.meta_path):
+        find = getattr(finder, "find_spec", None)
+        spec = find(name, path, target) if find else None
+        if spec is not None:
+            yield spec
 
 
 def install_finder(via: str) -> None:

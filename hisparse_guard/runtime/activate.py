@@ -4,8 +4,6 @@ Importing this imports all that the guard will ever need: the zip that it comes 
 under the running process.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import sys
@@ -25,8 +23,10 @@ def patch_module(module: ModuleType) -> None:
 def patch_loaded_modules() -> None:
     """Patches what is loaded already, and the names that vLLM's modules took from it."""
     for name in hisparse_guard.PATCHED_MODULES:
-        if name in sys.modules:
-            patch_module(sys.modules[name])
+        module = sys.modules.get(name)
+        # One that another thread executes now is patched when it is done.
+        if module is not None and not getattr(module.__spec__, "_initializing", False):
+            patch_module(module)
     patching.switch(True)
 
 

@@ -7,28 +7,35 @@ imports the first on the path only, so whoever stands in front has to run the ne
 import os
 import sys
 
-from hisparse_guard import write_error
+from hisparse_guard import ask_finders
 
 
-def run_shadowed(here, ran):
-    """Runs the next `sitecustomize` behind our own path entry that has not run yet.
+def find_shadowed(here, ran):
+    """The spec of the next `sitecustomize` behind our own path entry that has not run yet.
 
     Args:
         here: the folder or zip of ours.
-        ran: origins that have run in this process; the one that is run is added.
+        ran: origins that have run in this process; the one that is found is added.
+    """
+    # Python makes PYTHONPATH's entries absolute, but not what a chainer in front of us has put on
+    # the path since. One that runs us without a path entry goes on to the next by itself.
+    mine = os.path.abspath(here)
+    own = [isinstance(entry, str) and os.path.abspath(entry) == mine for entry in sys.path]
+    for entry in sys.path[own.index(True) + 1 :] if True in own else ():
+        for spec in ask_finders("sitecustomize", [entry]):
+            # No loader: a folder of that name, which Python would not run either.
+            if spec.loader is not None and spec.origin not in ran:
+                ran.add(spec.origin)
+                return spec
+    return None
+
+
+def run(spec):
+    """Imports `sitecustomize` by this spec, by Python's own means: locks, packages, error texts.
 
     Raises:
-        BaseException: what that one raises, as Python would report it.
+        BaseException: what that module raises, as Python would report it.
     """
-    try:
-        spec = _find_shadowed(here, ran)
-    except Exception as error:
-        write_error(f"the sitecustomize behind this one was not looked for: {error!r}")
-        return
-    if spec is None:
-        return
-    ran.add(spec.origin)
-    # Python itself does the rest: locks, packages and the text of errors.
     once = _OneShotFinder(spec)
     ours = sys.modules.pop("sitecustomize", None)
     sys.meta_path.insert(0, once)
@@ -39,21 +46,6 @@ def run_shadowed(here, ran):
             sys.meta_path.remove(once)
         if ours is not None:
             sys.modules.setdefault("sitecustomize", ours)
-
-
-def _find_shadowed(here, ran):
-    # Python makes PYTHONPATH's entries absolute, but not what a chainer in front of us has put on
-    # the path since. One that runs us without a path entry goes on to the next by itself.
-    mine = os.path.abspath(here)
-    own = [isinstance(entry, str) and os.path.abspath(entry) == mine for entry in sys.path]
-    for entry in sys.path[own.index(True) + 1 :] if True in own else ():
-        for finder in list(sys.meta_path):
-            find = getattr(finder, "find_spec", None)
-            spec = find("sitecustomize", [entry], None) if find else None
-            # No loader: a folder of that name, which Python would not run either.
-            if spec is not None and spec.loader is not None and spec.origin not in ran:
-                return spec
-    return None
 
 
 class _OneShotFinder:

@@ -1,7 +1,5 @@
 """What a vLLM config says, as plain values: never the config object itself."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 HISPARSE_CONNECTOR = "HiSparseConnector"

@@ -6,8 +6,6 @@ target in mode ``observe`` only). Each is ``"trtllm"``, ``"mnnvl"``, ``"none"`` 
 all-reduce, or None where it is not known.
 """
 
-from __future__ import annotations
-
 from typing import Any, Literal, NamedTuple
 
 from hisparse_guard.runtime.settings import Settings
@@ -77,10 +75,9 @@ def parse_answer(answer: Any) -> ResolverAnswer | None:
 
 def decide(
     answer: Any,
-    *,
     hisparse: bool,
     env_backend: str,
-    config_current: bool,
+    current: bool,
     settings: Settings,
     pin: str | None,
 ) -> Decision:
@@ -90,7 +87,7 @@ def decide(
         answer: what vLLM's resolver answered just now.
         hisparse: whether any config of this process ever had HiSparse on.
         env_backend: ``VLLM_FLASHINFER_ALLREDUCE_BACKEND``; ``auto`` when unset.
-        config_current: whether a vLLM config is current.
+        current: whether a vLLM config is current.
         settings: the mode, the backend wanted under HiSparse, and what is wanted where trtllm
             cannot serve.
         pin: what holds for the group from an earlier decision.
@@ -107,7 +104,7 @@ def decide(
             shaped = (backend, False) if type(answer) is tuple else backend
         fresh = rule in ("hisparse", "multinode", "no-backend")
         conflict = fresh and pin not in (None, target)
-        inputs = (hisparse, config_current, env_backend, settings.mode)
+        inputs = (hisparse, current, env_backend, settings.mode)
         return Decision(rule, answer, shaped, upstream, target, used, pinned, *inputs, conflict)
 
     if settings.mode == "off" or not hisparse:
@@ -119,13 +116,12 @@ def decide(
         return decided("unknown-shape", upstream)
     if parsed.backend is None:
         # What init resolved holds: a later answer outside the context is none too (0.34.0).
-        return decided("no-backend", NONE, NONE if config_current else pin)
-    if not config_current and pin == NONE:
-        return decided("context-miss", NONE)
+        return decided("no-backend", NONE, NONE if current else pin)
     if not parsed.trtllm_can_serve:
         # A pin to trtllm does not count here: vLLM would refuse it with a ValueError.
-        return decided("multinode", MNNVL if settings.multinode == "keep" else NONE)
-    if config_current:
+        keeps = settings.multinode == "keep" and pin != NONE
+        return decided("multinode", MNNVL if keeps else NONE)
+    if current:
         return decided("hisparse", settings.backend, settings.backend)
     target = pin or settings.backend
     return decided("context-miss", target, target)

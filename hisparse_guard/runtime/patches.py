@@ -8,11 +8,10 @@ What vLLM's function raises passes untouched, and it is called once. What fails 
 code ends in `internal_errors`: vLLM's own answer is used, and one ERROR line says what is lost.
 """
 
-from __future__ import annotations
-
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
@@ -29,29 +28,20 @@ CURRENT_CONFIG = "get_current_vllm_config_or_none"
 _UNSAFE = f"set {ENV_BACKEND}=trtllm and restart to be safe"
 
 
-class internal_errors:
+@contextmanager
+def internal_errors(lost: str) -> Iterator[None]:
     """The boundary of the guard's own code: an error in it becomes one ERROR line, and the server
     goes on. `KeyboardInterrupt` and `SystemExit` pass.
 
     Args:
         lost: what is lost by the error and what to do, for the log line.
     """
-
-    def __init__(self, lost: str) -> None:
-        self._lost = lost
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
-        if not isinstance(error, Exception):
-            return False
-        try:
-            telemetry.internal_error(self._lost, error)
-        except Exception:
-            # A log handler of someone's own that raises.
-            pass
-        return True
+    try:
+        yield
+    except Exception as error:
+        # A log handler of someone's own may raise.
+        with suppress(Exception):
+            telemetry.internal_error(lost, error)
 
 
 def resolve_fi_ar_backend(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
@@ -85,15 +75,15 @@ def create_workspace(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any
     Upstream: none needed; it changes nothing but in mode `strict` and where the guard chose none.
     Can go: with the resolver's patch.
     """
-    backend, group, refused, none_chosen = None, None, False, False
+    backend = args[0] if args else kwargs.get("backend")
+    group, refused, none_chosen = None, False, False
     with internal_errors("mode strict does not see a workspace that is made"):
-        backend = args[0] if args else kwargs.get("backend")
         group = _group_argument(wrapped, args, kwargs)
         refused = state.refuses(backend)
         # 0.30 and 0.31 do not know "no backend" and would ask FlashInfer for None.
         none_chosen = backend is None and state.chose_none(group)
     if refused:
-        raise _refusal("made")
+        raise RuntimeError(telemetry.REFUSAL)
     if none_chosen:
         return None
     workspace, failure = None, None
@@ -132,7 +122,7 @@ def get_workspace(kind: str) -> Callable[..., Any]:
             none_chosen = state.chose_none(group)
             refused = state.refuses(workspace_backend(workspace))
         if refused:
-            raise _refusal("given out")
+            raise RuntimeError(telemetry.REFUSAL)
         if not none_chosen:
             with internal_errors(f"the workspace is not verified; {_UNSAFE}"):
                 if state.hisparse:
@@ -192,9 +182,6 @@ class _NotedContext:
                 with internal_errors("the guard's state is not in the log or the evidence"):
                     telemetry.context_left(patching.lost_patches())
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._manager, name)
-
     def __call__(self, function: Any) -> Any:
         # As a decorator: vLLM's own object makes a new manager for each call.
         return self._manager(function)
@@ -244,17 +231,9 @@ def get_current_vllm_config_or_none(wrapped: Any, instance: Any, args: Any, kwar
     config = wrapped(*args, **kwargs)
     if config is None:
         with internal_errors("a call site is not in the trace"):
-            state.settings()
+            state.read_settings()
             telemetry.asked_without_config(sys._getframe(1))
     return config
-
-
-def _refusal(what: str) -> RuntimeError:
-    return RuntimeError(
-        f"hisparse-guard (strict): an mnnvl all-reduce workspace was about to be {what} under "
-        f"HiSparse, where it races and the CUDA context dies under load. Set {ENV_BACKEND}=trtllm, "
-        "or unset it together with HISPARSE_GUARD_MULTINODE, or use HISPARSE_GUARD_MODE=enforce"
-    )
 
 
 def _group_argument(function: Any, args: Any, kwargs: Any) -> Any:
@@ -305,11 +284,8 @@ def apply_patches(module: ModuleType) -> None:
         if read_settings(os.environ)[0].trace_context:
             patches.append(TRACE_PATCH)
     for patch in patches:
-        if patch.name not in names:
-            reason = "is not there" if patch.needed else None
-        else:
-            reason = patching.objection(names[patch.name])
-        if reason:
-            state.unpatched.append(f"{module.__name__}.{patch.name} {reason}: not guarded there")
-        elif patch.name in names:
+        reason = patching.objection(names.get(patch.name))
+        if reason is None:
             patching.patch(module, patch.name, patch.wrapper, patch.kind)
+        elif patch.needed or patch.name in names:
+            state.unpatched.append(f"{module.__name__}.{patch.name} {reason}: not guarded there")

@@ -1,11 +1,9 @@
 """Putting wrappers on vLLM's functions and taking them off: the one mechanism."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from pkgutil import resolve_name
-from types import CodeType, ModuleType
+from types import ModuleType
 from typing import Any
 
 try:
@@ -16,21 +14,8 @@ except ModuleNotFoundError as error:
         raise
     import wrapt
 
-# Flag of code objects, as in `inspect`, which would cost its import.
-_COROUTINE = 0x80
-
 # Every wrapper made, by module and function name; after a second execution the newest.
-_guarded: dict[tuple[str, str], GuardedFunction] = {}
-
-
-class _Switch:
-    """Whether a wrapper is on. wrapt asks at each call, and takes it only when the wrapper is "
-    "made."""
-
-    on = True
-
-    def __call__(self) -> bool:
-        return self.on
+_guarded: "dict[tuple[str, str], GuardedFunction]" = {}
 
 
 class GuardedFunction(wrapt.FunctionWrapper):  # type: ignore[misc]
@@ -45,17 +30,17 @@ class GuardedFunction(wrapt.FunctionWrapper):  # type: ignore[misc]
     __hisparse_guard__ = True
 
     def __init__(self, function: Any, wrapper: Callable[..., Any]) -> None:
-        switch = _Switch()
-        super().__init__(function, wrapper, enabled=switch)
-        self._self_switch = switch
+        # wrapt asks at each call whether it is on, and takes the question only here.
+        super().__init__(function, wrapper, enabled=lambda: self._self_on)
+        self._self_on: bool = True
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return resolve_name, (f"{self.__wrapped__.__module__}:{self.__wrapped__.__qualname__}",)
 
-    def __copy__(self) -> GuardedFunction:
+    def __copy__(self) -> "GuardedFunction":
         return self
 
-    def __deepcopy__(self, memo: Any) -> GuardedFunction:
+    def __deepcopy__(self, memo: Any) -> "GuardedFunction":
         return self
 
 
@@ -71,12 +56,10 @@ class UntracedFunction(GuardedFunction):
 
 def objection(function: Any) -> str | None:
     """Why `function` cannot be patched, in words; None where it can."""
-    if not callable(function) or isinstance(function, type):
-        return f"is a {type(function).__name__} and no function"
-    code = getattr(function, "__code__", None)
-    if type(code) is CodeType and code.co_flags & _COROUTINE:
-        return "is a coroutine function"
-    return None
+    if function is None:
+        return "is not there"
+    plain = callable(function) and not isinstance(function, type)
+    return None if plain else f"is a {type(function).__name__} and no function"
 
 
 def is_guarded(function: Any) -> bool:
@@ -115,7 +98,7 @@ def switch(on: bool, function: Any = None) -> None:
     for guarded in _guarded.values():
         original = guarded.__wrapped__
         if function is None or function is original:
-            guarded._self_switch.on = on
+            guarded._self_on = on
             held[id(original if on else guarded)] = guarded if on else original
     for module_name, module in list(sys.modules.items()):
         if module_name == "vllm" or str(module_name).startswith("vllm."):
@@ -130,5 +113,5 @@ def lost_patches() -> Iterator[str]:
     """The functions whose wrapper somebody else has taken off, by qualified name."""
     for (module, name), guarded in _guarded.items():
         held = namespace(sys.modules[module]).get(name) if module in sys.modules else guarded
-        if guarded._self_switch.on and not is_guarded(held):
+        if guarded._self_on and not is_guarded(held):
             yield f"{module}.{name}"

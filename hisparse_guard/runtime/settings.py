@@ -1,7 +1,5 @@
 """The settings of the guard: the only place that knows their names and values."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -9,7 +7,7 @@ PREFIX = "HISPARSE_GUARD_"
 EVIDENCE_DIR = PREFIX + "EVIDENCE_DIR"
 TRACE_CONTEXT = PREFIX + "TRACE_CONTEXT"
 
-# name -> valid values; the first is the default.
+# name -> valid values, the first is the default; in the order of the fields of `Settings`.
 CHOICES: dict[str, tuple[str, ...]] = {
     "MODE": ("enforce", "observe", "strict", "off"),
     "BACKEND": ("trtllm", "none"),
@@ -33,29 +31,23 @@ def read_settings(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
 
     A value that is not valid counts as the default; unset and empty mean the default.
     """
+    chosen: list[str] = []
     problems: list[str] = []
-    chosen: dict[str, str] = {}
     for name, valid in CHOICES.items():
-        value = environ.get(PREFIX + name, "").strip()
-        chosen[name] = value.lower() or valid[0]
-        if chosen[name] not in valid:
-            chosen[name] = valid[0]
+        given = environ.get(PREFIX + name, "").strip()
+        chosen.append(given.lower() if given.lower() in valid else valid[0])
+        if given and given.lower() not in valid:
             problems.append(
-                f"{PREFIX}{name}={value!r} is not valid and counts as {valid[0]}: "
+                f"{PREFIX}{name}={given!r} is not valid and counts as {valid[0]}: "
                 f"use one of {', '.join(valid)}"
             )
-    known = {PREFIX + name for name in CHOICES} | {EVIDENCE_DIR}
-    for variable in sorted(environ):
-        if variable.startswith(PREFIX) and variable not in known:
-            problems.append(
-                f"{variable} is no setting of hisparse-guard and has no effect: "
-                f"use one of {', '.join(sorted(known))}"
-            )
-    settings = Settings(
-        mode=chosen["MODE"],
-        backend=chosen["BACKEND"],
-        multinode=chosen["MULTINODE"],
-        trace_context=chosen["TRACE_CONTEXT"] == "1",
-        evidence_dir=environ.get(EVIDENCE_DIR, "").strip() or None,
-    )
-    return settings, problems
+    known = sorted([EVIDENCE_DIR, *(PREFIX + name for name in CHOICES)])
+    names = ", ".join(known)
+    problems += [
+        f"{variable} is no setting of hisparse-guard and has no effect: use one of {names}"
+        for variable in sorted(environ)
+        if variable.startswith(PREFIX) and variable not in known
+    ]
+    mode, backend, multinode, trace = chosen
+    evidence_dir = environ.get(EVIDENCE_DIR, "").strip() or None
+    return Settings(mode, backend, multinode, trace == "1", evidence_dir), problems

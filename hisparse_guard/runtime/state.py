@@ -1,7 +1,5 @@
 """What this process has seen, decided and pinned. No words, no files, no collectives."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time
@@ -23,6 +21,8 @@ class ProcessState:
 
     def __init__(self) -> None:
         self.hisparse = False
+        # None until they are read.
+        self.settings: Settings | None = None
         self.configs: dict[ConfigFacts, None] = {}
         self.setting_problems: list[str] = []
         # What of this vLLM could not be patched.
@@ -34,7 +34,6 @@ class ProcessState:
         self.destroyed = 0
         # vLLM's own question for the current config, from the patched module.
         self.ask_config: Callable[[], Any] = lambda: None
-        self._settings: Settings | None = None
         self._last_config: Callable[[], Any] = lambda: None
         # By id: vLLM's own process groups are dataclasses, and those do not hash.
         self._by_group: dict[int, tuple[weakref.ref[Any], Decision]] = {}
@@ -51,46 +50,36 @@ class ProcessState:
         """Notes what `config` says; reads the settings when HiSparse is first seen."""
         facts = read_config(config)
         self.configs[facts] = None
-        self.hisparse = self.hisparse or (facts.hisparse and self.settings().mode != "off")
+        self.hisparse = self.hisparse or (facts.hisparse and self.read_settings().mode != "off")
         self._last_config = weakref.ref(config)
 
     def note_exit(self, frame: Any) -> None:
         self.last_exit = (frame.f_code, frame.f_lineno, time.monotonic())
 
-    def settings(self) -> Settings:
+    def read_settings(self) -> Settings:
         """The settings: read when HiSparse is first seen or at the first decision, since Ray sets
         the environment late; then for good, since a workspace lives as long as the process."""
-        if self._settings is None:
-            self._settings, self.setting_problems = read_settings(os.environ)
-        return self._settings
-
-    def known_settings(self) -> Settings | None:
-        """The settings if they were read by now."""
-        return self._settings
+        if self.settings is None:
+            self.settings, self.setting_problems = read_settings(os.environ)
+        return self.settings
 
     def is_off(self) -> bool:
         """Whether the settings were read and say so."""
-        return self._settings is not None and self._settings.mode == "off"
+        return self.settings is not None and self.settings.mode == "off"
 
     def decide(self, answer: Any, group: Any) -> Decision:
         """What the resolver is to answer: from memory, and vLLM's own current config."""
         config = self.ask_config()
         if self.is_news(config):
             self.note_config(config)
-        last = self.last_decision(group)
-        decision = decide(
-            answer,
-            hisparse=self.hisparse,
-            env_backend=env_backend(),
-            config_current=config is not None,
-            settings=self.settings(),
-            pin=last.pinned if last is not None else None,
-        )
-        try:
-            self._by_group[id(group)] = (weakref.ref(group), decision)
-        except TypeError:
-            # None, or something that cannot be referred to weakly.
+        settings, last = self.read_settings(), self.last_decision(group)
+        pin = last.pinned if last is not None else None
+        current = config is not None
+        decision = decide(answer, self.hisparse, env_backend(), current, settings, pin)
+        if group is None:
             self._of_process = decision
+        else:
+            self._by_group[id(group)] = (weakref.ref(group), decision)
         return decision
 
     def last_decision(self, group: Any) -> Decision | None:
@@ -114,15 +103,15 @@ class ProcessState:
 
     def may_choose_none(self) -> bool:
         """Whether compiled code must not rely on a workspace (for vLLM's compile cache)."""
-        if not self.hisparse or self.settings().mode in ("observe", "off"):
+        if not self.hisparse or self.read_settings().mode in ("observe", "off"):
             return False
         decisions = [self._of_process, *(decision for _, decision in list(self._by_group.values()))]
         chosen = any(d is not None and d.guard_chose_none for d in decisions)
-        return chosen or self.settings().backend == NONE
+        return chosen or self.read_settings().backend == NONE
 
     def refuses(self, backend: Any) -> bool:
         """Whether mode ``strict`` does not allow this backend."""
-        return self.hisparse and self.settings().mode == "strict" and backend == MNNVL
+        return self.hisparse and self.read_settings().mode == "strict" and backend == MNNVL
 
 
 def workspace_backend(workspace: Any) -> str | None:

@@ -9,8 +9,6 @@ that never sees HiSparse gets nothing above DEBUG, but an internal error. Each d
 written once; how often it came again is written at every power of ten and at exit.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import sys
@@ -90,7 +88,7 @@ class _Recorder:
         return self._armed
 
     def _write(self, event: Event, count: int, at_exit: bool = False) -> None:
-        settings = state.known_settings()
+        settings = state.settings
         if settings is None or settings.evidence_dir is None:
             return
         try:
@@ -112,6 +110,7 @@ class _Recorder:
 
 
 _recorder = _Recorder("")
+REFUSAL = messages.REFUSAL
 
 
 def begin(injected_via: str) -> None:
@@ -129,7 +128,7 @@ def end() -> None:
 
 def config_noted() -> None:
     """A config with new content was noted in the state."""
-    if state.known_settings() is not None:
+    if state.settings is not None:
         for facts in list(state.configs):
             if facts not in _recorder.counts:
                 _recorder.record(facts)
@@ -200,7 +199,7 @@ def internal_error(lost: str, error: Exception) -> None:
 def _workspace(
     what: str, backend: str | None, kind: str | None, group: Any, reason: str | None
 ) -> None:
-    settings = state.known_settings()
+    settings = state.settings
     event = events.Workspace(
         state=what,
         backend=backend,
@@ -269,7 +268,7 @@ def _describe_process(injected_via: str) -> events.Armed:
         build_class=build,
         ppid=os.getppid(),
         argv0=sys.argv[0] if getattr(sys, "argv", None) else None,
-        settings=state.settings()._asdict(),
+        settings=state.read_settings()._asdict(),
         environment={name: os.environ.get(name) for name in _REPORTED_VARIABLES},
         kernel_class=kernel,
     )

@@ -6,8 +6,6 @@ and `hisparse-guard doctor` both take the labels from here. The guard's rule dep
 Both functions are total: what cannot be read is "unknown", with the reason.
 """
 
-from __future__ import annotations
-
 import ast
 import itertools
 import re

@@ -7,8 +7,6 @@ be added, and a reader takes their default for a line of an older guard.
 A line is an `Envelope` and the fields of its event, in one flat JSON object.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 from hisparse_guard.runtime.config_facts import ConfigFacts

@@ -1,7 +1,5 @@
 """Evidence: one JSONL file a process, one write a line."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket
@@ -54,8 +52,8 @@ class EvidenceFile:
 
 
 def _check_folder(directory: str) -> None:
-    """Makes the folder where it is missing; raises OSError where others could forge evidence in "
-    "it."""
+    """Makes the folder where it is missing; raises OSError where others could forge evidence in
+    it."""
     os.makedirs(directory, mode=0o755, exist_ok=True)
     status = os.stat(directory)
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):

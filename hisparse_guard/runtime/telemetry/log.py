@@ -1,7 +1,5 @@
 """Log lines, in vLLM's own log."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections import deque
@@ -37,8 +35,8 @@ def flush(last_chance: bool = False) -> None:
 
 
 def forget() -> None:
-    """In a forked child: what waits is the parent's to log, and what was logged was the "
-    "parent's."""
+    """In a forked child: what waits is the parent's to log, and what was logged was the
+    parent's."""
     _waiting.clear()
     _logged.clear()
 

@@ -4,8 +4,6 @@ What happened, what it means for the server, what to do. ``armed by`` and ``work
 backend=`` are looked for by scripts: they stay as they are.
 """
 
-from __future__ import annotations
-
 from logging import DEBUG, ERROR, INFO, WARNING
 
 from hisparse_guard.runtime.telemetry.events import (
@@ -18,6 +16,12 @@ from hisparse_guard.runtime.telemetry.events import (
 
 _ENV = "VLLM_FLASHINFER_ALLREDUCE_BACKEND"
 _RACES = "mnnvl races with HiSparse's fused all-reduce, and the CUDA context dies under load"
+
+REFUSAL = (
+    "hisparse-guard (strict): an mnnvl all-reduce workspace was asked for under HiSparse, where it "
+    f"races and the CUDA context dies under load. Set {_ENV}=trtllm, or unset it together with "
+    "HISPARSE_GUARD_MULTINODE, or use HISPARSE_GUARD_MODE=enforce"
+)
 
 Line = tuple[int, str]
 
@@ -54,11 +58,12 @@ def resolved(event: Resolved) -> Line | None:
             "set it to trtllm, and restart"
         )
     if event.rule == "multinode":
-        choice = "keep" if event.target == "mnnvl" else "none"
+        choice = "HISPARSE_GUARD_MULTINODE=" + ("keep" if event.target == "mnnvl" else "none")
         return WARNING, (
             "vLLM says that trtllm cannot serve this process group (it spans nodes; on 0.30 and "
-            f"0.31 the world does): {_backend(event.target)}, by HISPARSE_GUARD_MULTINODE={choice}."
-            f"{observed} none is safe and slower; keep leaves vLLM's mnnvl: {_RACES}"
+            f"0.31 the world does): {_backend(event.target)}, by "
+            f"{choice if event.pinned is None else 'what vLLM resolved at init'}.{observed} "
+            f"HISPARSE_GUARD_MULTINODE: none is safe and slower; keep leaves mnnvl: {_RACES}"
         )
     if event.rule == "hisparse" and event.target == "none":
         return INFO, (

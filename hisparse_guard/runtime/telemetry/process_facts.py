@@ -1,7 +1,5 @@
 """What this process can say of itself, its ranks and its callers, without a collective."""
 
-from __future__ import annotations
-
 import os
 import sys
 from typing import Any
@@ -50,8 +48,8 @@ def package_version(name: str) -> str | None:
 
 
 def call_stack(frame: Any, most: int = 40) -> tuple[CodeLocation, ...]:
-    """The stack from the outermost caller to `frame`, without the guard's and wrapt's own "
-    "frames."""
+    """The stack from the outermost caller to `frame`, without the guard's and wrapt's own
+    frames."""
     stack: list[CodeLocation] = []
     while frame is not None and len(stack) < most:
         code = frame.f_code

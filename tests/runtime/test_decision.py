@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from hisparse_guard.runtime.decision import decide
+from hisparse_guard.runtime.decision import Decision
+from hisparse_guard.runtime.decision import decide as decide_by_settings
+from hisparse_guard.runtime.settings import Settings
 
 Named = namedtuple("Named", "backend fallback")
 
@@ -60,6 +62,18 @@ def combinations() -> list[dict[str, Any]]:
     ]
 
 
+def decide(answer: Any, **given: Any) -> Decision:
+    settings = Settings(given["mode"], given["target"], given["multinode"])
+    return decide_by_settings(
+        answer,
+        hisparse=given["hisparse"],
+        env_backend=given["env_backend"],
+        current=given["current"],
+        settings=settings,
+        pin=given["pin"],
+    )
+
+
 ANSWERS = (*KNOWN, *NO_BACKEND, *ODD)
 
 
@@ -78,27 +92,35 @@ def test_every_combination(answer: Any) -> None:
             assert decision.answer is answer and decision.rule == "env", told
         elif any(answer is odd for odd in ODD):
             assert decision.answer is answer and decision.rule == "unknown-shape", told
-        elif answer in NO_BACKEND:
+        elif any(answer is none for none in NO_BACKEND):
             assert decision.answer is answer and decision.rule == "no-backend", told
+        if free and any(answer is none for none in NO_BACKEND):
+            # What init resolved holds for the group from then on.
+            held = "none" if given["current"] else given["pin"]
+            assert decision.pinned == (None if given["mode"] == "observe" else held), told
+            assert decision.conflict == (given["pin"] == "trtllm"), told
+            continue
         if not (free and any(answer is known for known in KNOWN)):
-            assert decision.pin == given["pin"] and not decision.conflict, told
+            held = None if given["mode"] == "observe" else given["pin"]
+            assert decision.pinned == held and not decision.conflict, told
             continue
 
         serves, backend = KNOWN[answer]
         if not serves:
-            wanted = "mnnvl" if given["multinode"] == "keep" else "none"
+            keeps = given["multinode"] == "keep" and given["pin"] != "none"
+            wanted = "mnnvl" if keeps else "none"
             rule = "multinode"
         elif given["current"]:
             wanted, rule = given["target"], "hisparse"
         else:
             wanted, rule = given["pin"] or given["target"], "context-miss"
-        assert (decision.rule, decision.wanted) == (rule, wanted), told
+        assert (decision.rule, decision.target) == (rule, wanted), told
         if given["mode"] == "observe":
-            assert decision.answer is answer and decision.pin is None, told
-            assert decision.backend == backend, told
+            assert decision.answer is answer and decision.pinned is None, told
+            assert decision.used == backend, told
             continue
 
-        assert decision.backend == wanted, told
+        assert decision.used == wanted, told
         # vLLM's own shape is kept, and the fallback to trtllm says nothing new.
         asked = decision.answer[0] if isinstance(answer, tuple) else decision.answer
         assert asked == (None if wanted == "none" else wanted), told
@@ -106,7 +128,7 @@ def test_every_combination(answer: Any) -> None:
         if wanted == backend:
             assert decision.answer is answer, told
         # A group that trtllm cannot serve never pins; the others pin what they got.
-        assert decision.pin == (wanted if serves else given["pin"]), told
+        assert decision.pinned == (wanted if serves else given["pin"]), told
         changed = given["pin"] is not None and given["pin"] != wanted
         assert decision.conflict == (changed and (given["current"] or not serves)), told
 
