@@ -61,6 +61,8 @@ class PatchLoader:
     """Has a module executed by its own loader, then patched. Imports are safe here, and every
     execution comes by: the first, one after ``del sys.modules[…]``, `importlib.reload`."""
 
+    failed = False
+
     def __init__(self, loader) -> None:
         self._loader = loader
 
@@ -76,7 +78,11 @@ class PatchLoader:
 
             patch_module(module)
         except Exception as error:
-            write_error(f"{module.__name__} is not patched, this process runs unguarded: {error!r}")
+            # One line, not one for each module.
+            if not PatchLoader.failed:
+                PatchLoader.failed = True
+                name = module.__name__
+                write_error(f"{name} is not patched, this process runs unguarded: {error!r}")
 
 
 def install_finder(via: str) -> None:
