@@ -21,7 +21,7 @@ VLLM = "0.33.0"
 PINNED, WAITING = "0.7.2.post1", "0.7.4"
 JOBS: dict[str, harness.Job] = {
     name: {"name": name, "env": {}, "start_method": "fork", "options": {}}
-    for name in ("lazy", "no_standalone", "fused_op", "quant_first", "recreate", "hot_path")
+    for name in ("lazy", "no_standalone", "fused_op", "recreate", "hot_path")
 }
 JOBS["trtllm by environment"] = {
     **JOBS["lazy"],
@@ -79,10 +79,12 @@ def test_guarded_it_is_trtllm_as_with_the_pinned_release(name: str) -> None:
     assert "backend=trtllm" in run(WAITING, True)[name]["log"]
 
 
-def test_the_first_line_names_the_release() -> None:
-    armed = [line for line in run(WAITING, True)["lazy"]["log"].splitlines() if "armed by" in line]
+@pytest.mark.parametrize(("version", "label"), [(PINNED, "races"), (WAITING, "waits")])
+def test_the_first_line_names_release_and_kernel_class(version: str, label: str) -> None:
+    armed = [line for line in run(version, True)["lazy"]["log"].splitlines() if "armed by" in line]
     assert len(armed) == 2
-    assert all(f"FlashInfer {WAITING}" in line for line in armed)
+    assert all(f"FlashInfer {version}" in line for line in armed)
+    assert all(f"kernel class {label}" in line for line in armed)
 
 
 @pytest.mark.parametrize("name", ["lazy", "no_standalone", "fused_op"])
