@@ -99,8 +99,9 @@ def module_source(folders: Iterable[Path], module: str) -> bytes | None:
         for path in (base / "__init__.py", base.with_suffix(".py")):
             if path.is_file():
                 return path.read_bytes()
-        if any(base.parent.rglob(f"{base.name}.*")):
-            raise FileNotFoundError(f"only compiled: {base}")
+        for pattern in (f"{base.name}.*", f"__pycache__/{base.name}.*"):
+            for compiled in base.parent.glob(pattern):
+                raise FileNotFoundError(f"only compiled: {compiled}")
     return None
 
 
@@ -143,28 +144,31 @@ def init_parameter(getter: ast.FunctionDef) -> str | None:
 
 def _reader_of_hisparse(folders: list[Path], all_reduce: ast.Module) -> str | None:
     """How the resolver, or a helper it calls, reads HiSparse; None if it does not."""
-    trees = {ALL_REDUCE: all_reduce}
+    modules = {ALL_REDUCE: (functions(all_reduce), _imports(all_reduce))}
     pending = [(ALL_REDUCE, RESOLVER)]
     for module, name in pending:  # grows on the way
-        if module not in trees:
+        if module not in modules:
             source = module_source(folders, module) or b""
-            trees[module] = ast.parse(source if b"hisparse" in source.lower() else b"")
-        function = functions(trees[module]).get(name)
-        if function is None:
-            continue
-        used = sorted(set(names(function)))
+            tree = ast.parse(source if b"hisparse" in source.lower() else b"")
+            modules[module] = (functions(tree), _imports(tree))
+        defined, imported = modules[module]
+        used = sorted(set(names(defined[name]))) if name in defined else []
         for word in used:
             if "hisparse" in word.lower():
                 return f"{name} in {module} reads {word}"
-        imported = {
-            alias.asname or alias.name: (node.module, alias.name)
-            for node in ast.walk(trees[module])
-            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("vllm.")
-            for alias in node.names
-        }
         called = [imported.get(word, (module, word)) for word in used]
         pending += [helper for helper in called if helper not in pending]
     return None
+
+
+def _imports(tree: ast.Module) -> dict[str, tuple[str, str]]:
+    """Names that ``from vllm.… import …`` binds anywhere: module and name there."""
+    return {
+        alias.asname or alias.name: (node.module, alias.name)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("vllm.")
+        for alias in node.names
+    }
 
 
 # FlashInfer ------------------------------------------------------------------------------------

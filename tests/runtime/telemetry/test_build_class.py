@@ -110,6 +110,15 @@ def test_hisparse_in_words_only_is_none(tmp_path: Path) -> None:
     assert build_class([str(root)]).label == "no-hisparse"
 
 
+def test_a_helper_that_is_nowhere_is_no_reader(tmp_path: Path) -> None:
+    module = edited(
+        harness.MODULE,
+        (READS, "gone()"),
+        ("vllm.envs as envs", "vllm.envs as envs\nfrom vllm.attention import gone"),
+    )
+    assert build_class([str(copy(tmp_path, module=module))]).label == "unguarded"
+
+
 def test_no_module_and_no_getter(tmp_path: Path) -> None:
     assert build_class([str(copy(tmp_path / "a", module=None))]).label == "no-fi-allreduce"
     without = copy(tmp_path / "b", module="def get_fi_ar_quant_workspace():\n    pass\n")

@@ -1,0 +1,93 @@
+"""vLLM 0.33.0 with FlashInfer 0.7.4, whose kernel waits, in place of the pinned 0.7.2.post1.
+
+The guard does not depend on the kernel: it decides and verifies the same with both.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conformance import harness
+from tests.support import environments, flashinfer
+
+VLLM = "0.33.0"
+PINNED, WAITING = "0.7.2.post1", "0.7.4"
+JOBS: dict[str, harness.Job] = {
+    name: {"name": name, "env": {}, "start_method": "fork", "options": {}}
+    for name in ("lazy", "no_standalone", "fused_op", "recreate", "hot_path")
+}
+JOBS["trtllm by environment"] = {
+    **JOBS["lazy"],
+    "env": {"VLLM_FLASHINFER_ALLREDUCE_BACKEND": "trtllm"},
+}
+
+
+def in_front(version: str) -> list[Path]:
+    return [] if version == PINNED else [flashinfer.release(version, importable=True)]
+
+
+@functools.cache
+def run(version: str, guarded: bool) -> dict[str, Any]:
+    path = [*(harness.guard_path() if guarded else []), *in_front(version)]
+    return dict(zip(JOBS, harness.run_jobs(VLLM, [*JOBS.values()], guard=path), strict=True))
+
+
+def ranks(version: str, name: str, *, guarded: bool) -> list[dict[str, Any]]:
+    result = run(version, guarded)[name]
+    found: list[dict[str, Any]] = result["ranks"]
+    assert len(found) == 2, result["log"][-3000:]
+    for rank in found:
+        assert "error" not in rank, rank.get("traceback")
+    return [{key: value for key, value in rank.items() if key != "pid"} for rank in found]
+
+
+@pytest.mark.parametrize("version", [PINNED, WAITING])
+def test_flashinfer_takes_vllms_call(version: str) -> None:
+    path = [*in_front(version), harness.tree(VLLM)]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("VLLM", "PYTHON"))}
+    environment |= {"PYTHONPATH": os.pathsep.join(map(str, path)), "CUDA_VISIBLE_DEVICES": ""}
+    program = Path(__file__).with_name("flashinfer_dispatch.py")
+    done = subprocess.run(
+        [str(environments.image_python()), str(program)],
+        check=False,
+        env=environment,
+        cwd="/",
+        text=True,
+        capture_output=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout.splitlines()[-1]) == {
+        "version": version,
+        "available": True,
+        "made": ["TRTLLMAllReduceFusionWorkspace", "MNNVLAllReduceFusionWorkspace"],
+    }
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_guarded_it_is_trtllm_as_with_the_pinned_release(name: str) -> None:
+    found = ranks(WAITING, name, guarded=True)
+    assert {rank["backend"] for rank in found} == {"trtllm"}
+    assert {made for rank in found for made in rank["made"]} == {"trtllm"}
+    assert found == ranks(PINNED, name, guarded=True)
+    assert "backend=trtllm" in run(WAITING, True)[name]["log"]
+
+
+@pytest.mark.parametrize(("version", "label"), [(PINNED, "races"), (WAITING, "waits")])
+def test_the_first_line_names_release_and_kernel_class(version: str, label: str) -> None:
+    armed = [line for line in run(version, True)["lazy"]["log"].splitlines() if "armed by" in line]
+    assert len(armed) == 2
+    assert all(f"FlashInfer {version}" in line for line in armed)
+    assert all(f"kernel class {label}" in line for line in armed)
+
+
+@pytest.mark.parametrize("name", ["lazy", "no_standalone", "fused_op"])
+def test_vllm_alone_makes_mnnvl_with_both(name: str) -> None:
+    for version in (PINNED, WAITING):
+        assert {rank["backend"] for rank in ranks(version, name, guarded=False)} == {"mnnvl"}
