@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hisparse_guard.cli.report import reading as module
 from hisparse_guard.cli.report.life import Life, Site
 from hisparse_guard.cli.report.reading import Reading, read
-from tests.report.samples import Process, world
+from tests.cli.report.samples import Process, world
 
 
 def problems(found: Reading) -> str:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from hisparse_guard.cli.report import Report, judge
-from tests.report.samples import Process, world
+from hisparse_guard.cli.report.render.common import notes
+from hisparse_guard.cli.report.report import Report, judge
+from tests.cli.report.samples import Process, world
 
 
 def judged(tmp_path: Path, *lives: Process) -> Report:
@@ -18,11 +19,12 @@ def judged(tmp_path: Path, *lives: Process) -> Report:
 
 
 def verdicts(report: Report) -> list[str]:
-    return [server.verdict for server in report.servers]
+    return [result.judgement.verdict for result in report.results]
 
 
 def why(report: Report) -> str:
-    return "\n".join(report.servers[0].reasons + report.servers[0].notes)
+    first = report.results[0]
+    return "\n".join(first.judgement.reasons + notes(first.server))
 
 
 # One server, each verdict
@@ -53,14 +55,14 @@ def test_tensor_parallel_size_one_is_safe(tmp_path: Path) -> None:
     """Nothing resolves there: there is no all-reduce."""
     lives = [Process(rank=None, pid=100 + n).config(tp=1) for n in range(3)]
     report = judged(tmp_path, *lives)
-    assert (report.verdict, report.exit_code, len(report.servers)) == ("safe", 0, 1)
+    assert (report.verdict, report.exit_code, len(report.results)) == ("safe", 0, 1)
 
 
 def test_observe_shows_the_fault(tmp_path: Path) -> None:
     report = judged(tmp_path, *(p.observed() for p in world(mode="observe")))
     assert (report.verdict, report.exit_code) == ("unsafe", 1)
     assert "ranks 0-1: mnnvl workspace under HiSparse" in why(report)
-    assert "HISPARSE_GUARD_MODE=enforce" in (report.servers[0].advice or "")
+    assert "HISPARSE_GUARD_MODE=enforce" in (report.results[0].judgement.advice or "")
 
 
 def test_an_mnnvl_workspace_is_never_forgiven(tmp_path: Path) -> None:
@@ -100,7 +102,7 @@ def test_unsafe_says_what_to_change(
     ]
     report = judged(tmp_path, *lives)
     assert report.verdict == "unsafe"
-    assert advice in (report.servers[0].advice or "")
+    assert advice in (report.results[0].judgement.advice or "")
 
 
 def test_ranks_that_differ_disagree(tmp_path: Path) -> None:
@@ -139,7 +141,7 @@ def test_a_rank_that_was_switched_off_late_is_not_guarded(tmp_path: Path) -> Non
     second.mode, second.known = "off", True
     second.lines[0] = second.lines[0].replace('"mode":"enforce"', '"mode":"off"')
     report = judged(tmp_path, first.guarded(), second.config())
-    assert (report.verdict, report.servers[0].missing) == ("partly guarded", [1])
+    assert (report.verdict, report.results[0].judgement.missing) == ("partly guarded", [1])
 
 
 def test_ranks_that_saw_different_configs_disagree(tmp_path: Path) -> None:
@@ -158,13 +160,13 @@ def test_groups_of_one_world_may_differ(tmp_path: Path) -> None:
     for life in lives[2:]:
         life.config().resolve(answer=(None, False), alone=("mnnvl", False), pinned=None)
     report = judged(tmp_path, *lives)
-    assert (report.verdict, len(report.servers)) == ("safe", 1)
+    assert (report.verdict, len(report.results)) == ("safe", 1)
 
 
 def test_fewer_ranks_than_the_world_is_partly_guarded(tmp_path: Path) -> None:
     report = judged(tmp_path, *(p.guarded() for p in world(8)[:5]))
     assert (report.verdict, report.exit_code) == ("partly guarded", 1)
-    assert report.servers[0].missing == [5, 6, 7]
+    assert report.results[0].judgement.missing == [5, 6, 7]
     assert "5 of 8 ranks reported; no evidence from ranks 5-7" in why(report)
 
 
@@ -177,8 +179,8 @@ def test_the_world_counts_not_the_group(tmp_path: Path) -> None:
 def test_ranks_known_only_later(tmp_path: Path) -> None:
     """The first lines of a life have no rank yet: the latest known one counts."""
     report = judged(tmp_path, *(p.guarded() for p in world()))
-    assert [life.rank for life in report.servers[0].workers] == [0, 1]
-    assert [life.world_size for life in report.servers[0].workers] == [2, 2]
+    assert [life.rank for life in report.results[0].server.workers] == [0, 1]
+    assert [life.world_size for life in report.results[0].server.workers] == [2, 2]
 
 
 def test_a_failed_workspace(tmp_path: Path) -> None:
@@ -191,7 +193,7 @@ def test_a_failed_workspace(tmp_path: Path) -> None:
     report = judged(tmp_path, *lives)
     assert (report.verdict, report.exit_code) == ("failed", 4)
     assert "ranks 0-1: RuntimeError: nvcc not found; NCCL serves instead" in why(report)
-    assert "doctor" in (report.servers[0].advice or "")
+    assert "doctor" in (report.results[0].judgement.advice or "")
 
 
 def test_a_failure_that_was_made_good(tmp_path: Path) -> None:
@@ -230,7 +232,7 @@ def test_strict_that_refused_is_told(tmp_path: Path) -> None:
     report = judged(tmp_path, *lives)
     assert (report.verdict, report.exit_code) == ("unproven", 4)
     assert "mode strict refuses the mnnvl workspace" in why(report)
-    assert "unset VLLM_FLASHINFER_ALLREDUCE_BACKEND" in (report.servers[0].advice or "")
+    assert "unset VLLM_FLASHINFER_ALLREDUCE_BACKEND" in (report.results[0].judgement.advice or "")
 
 
 def test_one_rank_without_a_workspace_is_unproven(tmp_path: Path) -> None:
@@ -256,7 +258,7 @@ def test_without_hisparse_nothing_is_wrong(tmp_path: Path) -> None:
 def test_bystanders_alone_are_not_concerned(tmp_path: Path) -> None:
     report = judged(tmp_path, Process(rank=None).config(hisparse=False))
     assert (report.verdict, report.exit_code) == ("not HiSparse", 0)
-    assert (len(report.servers), len(report.bystanders)) == (0, 1)
+    assert (len(report.results), len(report.bystanders)) == (0, 1)
 
 
 def cut_short(life: Process, folder: Path) -> None:
@@ -305,7 +307,7 @@ def test_only_processes_that_resolved_are_judged(tmp_path: Path) -> None:
         *(p.guarded() for p in world(ppid=50)),
     )
     assert verdicts(report) == ["safe"]
-    assert [life.pid for life in report.servers[0].others] == [10, 50, 77]
+    assert [life.pid for life in report.results[0].server.others] == [10, 50, 77]
 
 
 # Which processes make a server
@@ -316,7 +318,7 @@ def test_two_servers_side_by_side(tmp_path: Path) -> None:
     decode = world(rendezvous="tcp://127.0.0.1:2222", instance="d", pid=200)
     report = judged(tmp_path, *(p.guarded() for p in prefill), *(p.observed() for p in decode))
     assert verdicts(report) == ["unsafe", "safe"]
-    assert [server.latest for server in report.servers] == [True, True]
+    assert [result.server.latest for result in report.results] == [True, True]
 
 
 def test_a_server_over_nodes(tmp_path: Path) -> None:
@@ -330,7 +332,7 @@ def test_a_server_over_nodes(tmp_path: Path) -> None:
     ]  # fmt: skip
     report = judged(tmp_path, *lives)
     assert verdicts(report) == ["safe"]
-    assert report.servers[0].hosts == ["node-0", "node-1"]
+    assert report.results[0].server.hosts == ["node-0", "node-1"]
 
 
 def test_workers_that_make_their_own_config(tmp_path: Path) -> None:
@@ -348,9 +350,9 @@ def test_restarts_are_runs_of_their_own(tmp_path: Path) -> None:
     second = [p.guarded() for p in world(start=600.0, instance="def456")]
     report = judged(tmp_path, *first, *second)
     assert verdicts(report) == ["unsafe", "safe"]
-    assert [server.latest for server in report.servers] == [False, True]
+    assert [result.server.latest for result in report.results] == [False, True]
     assert (report.verdict, report.exit_code) == ("unsafe", 1)
-    assert len({server.identifier for server in report.servers}) == 2
+    assert len({result.server.identifier for result in report.results}) == 2
 
 
 def test_a_rank_that_starts_after_the_others_met_is_of_another_run(tmp_path: Path) -> None:
@@ -367,7 +369,7 @@ def test_containers_that_share_a_host_name_share_pids_too(tmp_path: Path) -> Non
     for number, life in enumerate(lives):
         life.write(tmp_path / str(number))
     report = judge([tmp_path])
-    assert [len(server.workers) for server in report.servers] == [2]
+    assert [len(result.server.workers) for result in report.results] == [2]
     assert report.verdict == "safe"
 
 
@@ -403,7 +405,7 @@ def test_replicas_with_worlds_of_their_own(tmp_path: Path) -> None:
     api = Process(rank=None, pid=5, ppid=1, start=-9.0).config()
     report = judged(tmp_path, api, *lives)
     assert verdicts(report) == ["safe", "safe"]
-    assert all([life.pid for life in server.others] == [5] for server in report.servers)
+    assert all([life.pid for life in result.server.others] == [5] for result in report.results)
 
 
 def test_forked_workers(tmp_path: Path) -> None:
@@ -411,7 +413,7 @@ def test_forked_workers(tmp_path: Path) -> None:
     lives = [p.resolve().workspace() for p in world(instance=None)]
     report = judged(tmp_path, Process(rank=None, pid=50, ppid=1, start=-5.0).config(), *lives)
     assert verdicts(report) == ["safe"]
-    assert len(report.servers[0].others) == 1
+    assert len(report.results[0].server.others) == 1
 
 
 def test_lost_lines_and_errors_are_notes(tmp_path: Path) -> None:
