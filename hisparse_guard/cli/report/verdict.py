@@ -174,7 +174,8 @@ def _judge_group(process: Process, standing: Standing) -> Finding:
         )
     if process.mode == "strict" and standing.used not in ([TRTLLM], []):
         return "unproven", (
-            "mode strict refuses the workspace that would be made: the server does not come up"
+            f"mode strict refuses the {' and '.join(map(str, standing.used))} workspace that would "
+            "be made: the server does not come up"
         )
     if standing.used == [TRTLLM]:
         return "unproven", "HiSparse seen, no workspace made yet"

@@ -97,10 +97,16 @@ def notes(server: Server) -> list[str]:
         )
         if len(values) > 1
     ]
+    for why in _distinct(p.failure for p in server.workers if not _failed(p)):
+        found.append(f"a workspace failed, another serves: {why}")
     lost = sum(process.lost for process in server.processes)
     if lost:
         found.append(f"{lost} line{'s' if lost > 1 else ''} of evidence lost")
     return found
+
+
+def _failed(process: Process) -> bool:
+    return any(standing.state == "failed" for standing in process.groups.values())
 
 
 def facts(server: Server) -> list[tuple[str, list[str]]]:
