@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-MEANING: dict[str, str] = {
-    "waits": "FlashInfer's mnnvl all-reduce kernel waits for all blocks of a cluster before it "
-    "writes into their shared memory: the known race is not in it. That this is the upstream fix "
-    "is likely and not confirmed; the guard's rule holds until vLLM drops its own",
-    "races": "FlashInfer's mnnvl all-reduce kernel writes into the shared memory of blocks that "
-    "may not run yet: only one warp of a cluster waits (FlashInfer 0.6.13 to 0.7.2.post1). No "
-    "driver and no change of load cures that; FlashInfer from 0.7.4 on waits",
-    "unknown": "FlashInfer's mnnvl all-reduce kernel could not be classified: its source is not "
-    "there, is of another shape, or only a compiled copy is used",
-}
+RACES = (
+    "in FlashInfer's mnnvl one-shot all-reduce + residual + RMSNorm kernel "
+    "(trtllm_mnnvl_allreduce.cuh) only one warp of a cluster waits before blocks write into each "
+    "other's shared memory; a driver or a change of load cannot cure that, it only shifts the "
+    "timing; from FlashInfer 0.7.4 on the cluster waits, which is likely the upstream fix (not "
+    "confirmed)"
+)
+WAITS = (
+    "the mnnvl kernel's clusters wait before blocks write into each other's shared memory, so the "
+    "reason for the guard is likely gone in this image; likely, since it is not confirmed that "
+    "this is the upstream fix. The guard's rule holds all the same, as vLLM keeps its own"
+)
+UNKNOWN = (
+    "FlashInfer's source is not there, is of another shape, or only a compiled copy is used; "
+    "`hisparse-guard doctor` in the image says which"
+)
 
 
-def meaning(kernel_class: str | None) -> str | None:
-    """None where no kernel class was recorded (older guards)."""
-    return None if kernel_class is None else MEANING.get(kernel_class, MEANING["unknown"])
+def meaning(kernel_class: str) -> str:
+    """What a recorded class means; one that this version does not know is unknown."""
+    return {"races": RACES, "waits": WAITS}.get(kernel_class, UNKNOWN)

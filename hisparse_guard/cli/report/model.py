@@ -27,17 +27,9 @@ def moment(stamp: str | None) -> float | None:
 
 
 def backend_of(answer: Any) -> str | None:
-    """The backend in a resolver answer, ``none`` for no backend; None for an unknown shape.
-
-    Both shapes exist: vLLM up to 0.24 answers with a bare string, later ones with a pair.
-    """
-    if isinstance(answer, tuple):
-        if len(answer) != 2 or not isinstance(answer[1], bool):
-            return None
-        answer = answer[0]
-    if answer is None:
-        return NONE
-    return answer if answer in (TRTLLM, decision.MNNVL) else None
+    """The backend in a resolver answer, ``none`` for no backend; None for an unknown shape."""
+    parsed = decision.parse_answer(answer)
+    return None if parsed is None else parsed.backend or NONE
 
 
 class Group(NamedTuple):
@@ -229,6 +221,8 @@ def _resolved(process: Process, envelope: events.Envelope, event: events.Resolve
     elif event.used not in (None, used):
         process.doubts.append(f"a decision says {event.used} and its answer {used}")
         used = None
+    if event.conflict:
+        process.doubts.append("a fresh decision differs from what was pinned before")
     if event.rule not in RULES:
         process.doubts.append("a decision by a rule that this version does not know")
         used = None

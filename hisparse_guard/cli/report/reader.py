@@ -333,6 +333,7 @@ class _Reader:
                 self._take_miss(line, *miss)
                 return
             envelope, event = line.typed()
+            process = self._process(envelope)
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
             wrong = what_is_wrong(piece, error)
             if wrong.schema:
@@ -342,7 +343,6 @@ class _Reader:
                 self.evidence.unknown_events[wrong.event] = count + 1
             self._problem(wrong.what, number)
             return
-        process = self._process(envelope)
         process.take(envelope)
         process.records.append(Record(envelope, event))
 
