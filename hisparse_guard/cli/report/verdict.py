@@ -112,7 +112,7 @@ def serves(process: Process, standing: Standing) -> str | None:
     # Workspaces are destroyed when a server is stopped; one that ended had it until then.
     if there or (standing.state == "destroyed" and process.ended):
         proven = standing.backend == standing.expected == TRTLLM
-        return TRTLLM if proven and set(standing.used) <= {TRTLLM} else None
+        return TRTLLM if proven and standing.used == [TRTLLM] else None
     return NONE if standing.state is None and standing.used == [NONE] else None
 
 
