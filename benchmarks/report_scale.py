@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 from benchmarks.line import Line, machine, show
-from tests.report.samples import Process
+from tests.cli.report.samples import Process
 
 ROOT = Path(__file__).resolve().parent.parent
 DEPTH = 12

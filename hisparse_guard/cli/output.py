@@ -38,6 +38,11 @@ def printable(text: str, keep: str = "", longest: int = 2000) -> str:
     )
 
 
+def _finalize(value: Any) -> Any:
+    # Markup, a subclass, is ours.
+    return printable(value, keep="\n\t", longest=1 << 20) if type(value) is str else value
+
+
 def templates() -> jinja2.Environment:
     """The page templates of this package; all values are escaped."""
     import jinja2
@@ -48,6 +53,7 @@ def templates() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
+        finalize=_finalize,
     )
 
 

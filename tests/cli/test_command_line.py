@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hisparse_guard.__main__ import NEEDED
-from tests.report.samples import world
+from tests.cli.report.samples import world
 from tests.startup.sandbox import ROOT, environment
 from tests.support.bundles import hisparse_guard
 

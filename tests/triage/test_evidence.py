@@ -8,7 +8,7 @@ import pytest
 
 from hisparse_guard.cli.app import run_app
 from hisparse_guard.cli.triage import Triage, triage
-from tests.report.samples import Process, world
+from tests.cli.report.samples import Process, world
 from tests.triage.logs import (
     COPY_FRAMES,
     LAUNCH_FAILURE,

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from hisparse_guard.cli.report import Report, judge
-from hisparse_guard.cli.report.reading import _Reader
+from hisparse_guard.cli.report.history import misses_of
+from hisparse_guard.cli.report.report import Report, Result, judge
 from tests.conformance import harness
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("report-evidence")]
@@ -103,44 +103,47 @@ def test_verdicts(evidence: Path, run: str, verdict: str, code: int) -> None:
     assert found["evidence"]["unknown_events"] == {}
 
 
-def server(report: Report) -> Any:
-    (one,) = report.servers
+def server(report: Report) -> Result:
+    (one,) = report.results
     return one
 
 
 def test_what_is_known_of_each_worker(evidence: Path) -> None:
-    guarded = server(judge([evidence / "guarded"]))
-    assert [(x.rank, x.world_size, x.group_size) for x in guarded.workers] == [(0, 2, 2), (1, 2, 2)]
-    for life in guarded.workers:
-        assert (life.build_class, life.pinned, life.alone) == ("unguarded", "trtllm", ["mnnvl"])
-        assert (life.workspace, life.verified) == ("trtllm", ["trtllm"])
-        assert life.rendezvous is not None and life.how == "fork"
-        assert life.lost == 0 and life.errors == []
-    assert len({life.rendezvous for life in guarded.workers}) == 1
+    workers = server(judge([evidence / "guarded"])).server.workers
+    assert [(x.rank, x.world_size) for x in workers] == [(0, 2), (1, 2)]
+    for process in workers:
+        assert process.armed is not None and process.armed.build_class == "unguarded"
+        assert (process.pinned, process.upstream) == ("trtllm", ["mnnvl"])
+        ((group, standing),) = process.groups.items()
+        assert (group.size, group.rank) == (2, process.rank)
+        assert (standing.backend, standing.used) == ("trtllm", ["trtllm"])
+        assert process.rendezvous is not None and process.armed.how == "fork"
+        assert (process.lost, process.errors, process.doubts) == (0, [], [])
+    assert len({process.rendezvous for process in workers}) == 1
 
 
 def test_a_half_guarded_server_names_the_rank(evidence: Path) -> None:
     half = server(judge([evidence / "half-guarded"]))
-    assert half.missing == [1]
-    assert "no evidence from rank 1" in half.reasons[0]
+    assert half.judgement.missing == [1]
+    assert "no evidence from rank 1" in half.judgement.reasons[0]
 
 
 def test_ranks_that_differ_are_told(evidence: Path) -> None:
-    text = "\n".join(server(judge([evidence / "one observes"])).reasons)
+    text = "\n".join(server(judge([evidence / "one observes"])).judgement.reasons)
     assert "rank 1: mnnvl workspace under HiSparse" in text
-    assert "backends differ: rank 1: mnnvl; rank 0: trtllm" in text
-    (reason, *_) = server(judge([evidence / "one observes, stuck"])).reasons
-    assert reason == "decisions differ: rank 1: mnnvl, no workspace made; rank 0: trtllm"
+    assert "backends differ: rank 0: trtllm; rank 1: mnnvl" in text
+    (reason, *_) = server(judge([evidence / "one observes, stuck"])).judgement.reasons
+    assert reason == "decisions differ: rank 0: trtllm; rank 1: mnnvl"
 
 
 def test_no_all_reduce_is_told_as_such(evidence: Path) -> None:
     for run in ("no all-reduce", "over nodes"):
-        (reason,) = server(judge([evidence / run])).reasons
+        (reason,) = server(judge([evidence / run])).judgement.reasons
         assert reason == "ranks 0-1: FlashInfer all-reduce is off", run
 
 
 def test_a_failed_workspace_says_why(evidence: Path) -> None:
-    (reason,) = server(judge([evidence / "failed"])).reasons
+    (reason,) = server(judge([evidence / "failed"])).judgement.reasons
     assert reason.startswith("ranks 0-1: Failed to initialize FlashInfer All Reduce workspace: ")
     assert "no trtllm here" in reason and "serves instead" in reason
 
@@ -149,29 +152,29 @@ def test_strict_is_not_safe(evidence: Path) -> None:
     """The engine did not start; that must not read as a proof."""
     report = judge([evidence / "strict"])
     assert (report.verdict, report.exit_code) == ("unproven", 4)
-    assert "mode strict refuses" in server(report).reasons[0]
+    assert "strict" in "".join(server(report).judgement.reasons)
 
 
 def test_misses_have_stacks(evidence: Path) -> None:
     report = judge([evidence / "guarded"])
-    (miss,) = server(report).misses(report.reading.sites)
-    assert miss.site.where.function == "first_all_reduce"
-    functions = [frame.function for frame in miss.site.stack]
+    (miss,) = misses_of(server(report).server, report.evidence.misses)
+    assert miss.event.where.function == "first_all_reduce"
+    functions = [frame.function for frame in miss.event.stack]
     assert "first_all_reduce" in functions and "lazy" in functions
-    assert (miss.site.vllm_alone, miss.site.used) == ("mnnvl", "trtllm")
-    assert miss.site.left_at is not None and len(miss.lives) == 2
+    assert (miss.event.vllm_alone, miss.event.used) == ("mnnvl", "trtllm")
+    assert miss.event.left_at is not None and len(miss.processes) == 2
 
 
 def test_tracing_finds_vllms_own_call_sites(evidence: Path) -> None:
     report = judge([evidence / "traced"])
     found = {}
-    for miss in server(report).misses(report.reading.sites):
-        if miss.site.origin == "trace":
-            path, line, function = miss.site.where
+    for miss in misses_of(server(report).server, report.evidence.misses):
+        if miss.event.origin == "trace":
+            path, line, function = miss.event.where
             code = Path(path).read_text().splitlines()[(line or 0) - 1]
             assert "get_current_vllm_config_or_none()" in code
-            found[path.partition("/vllm/0.33.0/")[2], function] = (miss.count, len(miss.lives))
-            assert any(frame.function == "trace" for frame in miss.site.stack)
+            found[path.partition("/vllm/0.33.0/")[2], function] = (miss.count, len(miss.processes))
+            assert any(frame.function == "trace" for frame in miss.event.stack)
     indexer = "vllm/model_executor/layers/sparse_attn_indexer.py"
     assert found == {
         (indexer, "_reserve_row_shard_exchange_transient"): (6, 2),
@@ -182,19 +185,8 @@ def test_tracing_finds_vllms_own_call_sites(evidence: Path) -> None:
 
 def test_all_runs_at_once_are_as_many_servers(evidence: Path) -> None:
     report = judge([evidence])
-    assert len(report.servers) == len(RUNS)
+    assert len(report.results) == len(RUNS)
     assert (report.verdict, report.exit_code) == ("unsafe", 1)
-
-
-def test_the_guards_own_misses_take_the_quick_way(evidence: Path) -> None:
-    lines = [
-        line
-        for path in evidence.rglob("*.jsonl")
-        for line in path.read_bytes().splitlines()
-        if b'"context_miss"' in line
-    ]
-    assert lines
-    assert all(_Reader()._miss(line) for line in lines)
 
 
 def test_files_are_named_as_documented(evidence: Path) -> None:

@@ -89,7 +89,7 @@ class Process:
         self.lines.append(json.dumps(record, separators=(",", ":")))
         return self
 
-    def config(self, hisparse: bool = True, tp: int | None = 2, **fields: Any) -> Process:
+    def config(self, hisparse: bool = True, tp: int | None = None, **fields: Any) -> Process:
         return self.line(
             "config_seen",
             **{
@@ -97,7 +97,7 @@ class Process:
                 "source": "attention_config" if hisparse else None,
                 "model": "deepseek-ai/DeepSeek-V3.2",
                 "instance_id": self.instance,
-                "tensor_parallel_size": tp,
+                "tensor_parallel_size": tp or self.group,
                 "data_parallel_size": 1,
                 **fields,
             },

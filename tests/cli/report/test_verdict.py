@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from hisparse_guard.cli.report import Report, judge
-from tests.report.samples import Process, world
+from hisparse_guard.cli.report.render.common import notes
+from hisparse_guard.cli.report.report import Report, judge
+from tests.cli.report.samples import Process, world
 
 
 def judged(tmp_path: Path, *lives: Process) -> Report:
@@ -18,11 +19,12 @@ def judged(tmp_path: Path, *lives: Process) -> Report:
 
 
 def verdicts(report: Report) -> list[str]:
-    return [server.verdict for server in report.servers]
+    return [result.judgement.verdict for result in report.results]
 
 
 def why(report: Report) -> str:
-    return "\n".join(report.servers[0].reasons + report.servers[0].notes)
+    first = report.results[0]
+    return "\n".join(first.judgement.reasons + notes(first.server))
 
 
 # One server, each verdict
@@ -53,14 +55,14 @@ def test_tensor_parallel_size_one_is_safe(tmp_path: Path) -> None:
     """Nothing resolves there: there is no all-reduce."""
     lives = [Process(rank=None, pid=100 + n).config(tp=1) for n in range(3)]
     report = judged(tmp_path, *lives)
-    assert (report.verdict, report.exit_code, len(report.servers)) == ("safe", 0, 1)
+    assert (report.verdict, report.exit_code, len(report.results)) == ("safe", 0, 1)
 
 
 def test_observe_shows_the_fault(tmp_path: Path) -> None:
     report = judged(tmp_path, *(p.observed() for p in world(mode="observe")))
     assert (report.verdict, report.exit_code) == ("unsafe", 1)
     assert "ranks 0-1: mnnvl workspace under HiSparse" in why(report)
-    assert "HISPARSE_GUARD_MODE=enforce" in (report.servers[0].advice or "")
+    assert "HISPARSE_GUARD_MODE=enforce" in (report.results[0].judgement.advice or "")
 
 
 def test_an_mnnvl_workspace_is_never_forgiven(tmp_path: Path) -> None:
@@ -100,7 +102,7 @@ def test_unsafe_says_what_to_change(
     ]
     report = judged(tmp_path, *lives)
     assert report.verdict == "unsafe"
-    assert advice in (report.servers[0].advice or "")
+    assert advice in (report.results[0].judgement.advice or "")
 
 
 def test_ranks_that_differ_disagree(tmp_path: Path) -> None:
@@ -124,7 +126,7 @@ def test_a_rank_that_waits_where_the_others_never_go_is_told(tmp_path: Path) -> 
     second.config().resolve(answer=("mnnvl", True), pinned=None)
     report = judged(tmp_path, first.guarded(), second)
     assert (report.verdict, report.exit_code) == ("disagreement", 1)
-    assert "decisions differ: rank 1: mnnvl, no workspace made; rank 0: trtllm" in why(report)
+    assert "decisions differ: rank 0: trtllm; rank 1: mnnvl" in why(report)
 
 
 def test_a_rank_that_is_only_behind_does_not_disagree(tmp_path: Path) -> None:
@@ -139,7 +141,7 @@ def test_a_rank_that_was_switched_off_late_is_not_guarded(tmp_path: Path) -> Non
     second.mode, second.known = "off", True
     second.lines[0] = second.lines[0].replace('"mode":"enforce"', '"mode":"off"')
     report = judged(tmp_path, first.guarded(), second.config())
-    assert (report.verdict, report.servers[0].missing) == ("partly guarded", [1])
+    assert (report.verdict, report.results[0].judgement.missing) == ("partly guarded", [1])
 
 
 def test_ranks_that_saw_different_configs_disagree(tmp_path: Path) -> None:
@@ -147,7 +149,7 @@ def test_ranks_that_saw_different_configs_disagree(tmp_path: Path) -> None:
     second.config(hisparse=False).resolve(hisparse=False, answer=("mnnvl", True), pinned=None)
     report = judged(tmp_path, first.guarded(), second)
     assert report.verdict == "disagreement"
-    assert "HiSparse was seen by rank 0 and not by rank 1" in why(report)
+    assert "HiSparse was seen by rank 0, and off in rank 1" in why(report)
 
 
 def test_groups_of_one_world_may_differ(tmp_path: Path) -> None:
@@ -158,13 +160,13 @@ def test_groups_of_one_world_may_differ(tmp_path: Path) -> None:
     for life in lives[2:]:
         life.config().resolve(answer=(None, False), alone=("mnnvl", False), pinned=None)
     report = judged(tmp_path, *lives)
-    assert (report.verdict, len(report.servers)) == ("safe", 1)
+    assert (report.verdict, len(report.results)) == ("safe", 1)
 
 
 def test_fewer_ranks_than_the_world_is_partly_guarded(tmp_path: Path) -> None:
     report = judged(tmp_path, *(p.guarded() for p in world(8)[:5]))
     assert (report.verdict, report.exit_code) == ("partly guarded", 1)
-    assert report.servers[0].missing == [5, 6, 7]
+    assert report.results[0].judgement.missing == [5, 6, 7]
     assert "5 of 8 ranks reported; no evidence from ranks 5-7" in why(report)
 
 
@@ -177,8 +179,8 @@ def test_the_world_counts_not_the_group(tmp_path: Path) -> None:
 def test_ranks_known_only_later(tmp_path: Path) -> None:
     """The first lines of a life have no rank yet: the latest known one counts."""
     report = judged(tmp_path, *(p.guarded() for p in world()))
-    assert [life.rank for life in report.servers[0].workers] == [0, 1]
-    assert [life.world_size for life in report.servers[0].workers] == [2, 2]
+    assert [life.rank for life in report.results[0].server.workers] == [0, 1]
+    assert [life.world_size for life in report.results[0].server.workers] == [2, 2]
 
 
 def test_a_failed_workspace(tmp_path: Path) -> None:
@@ -191,7 +193,7 @@ def test_a_failed_workspace(tmp_path: Path) -> None:
     report = judged(tmp_path, *lives)
     assert (report.verdict, report.exit_code) == ("failed", 4)
     assert "ranks 0-1: RuntimeError: nvcc not found; NCCL serves instead" in why(report)
-    assert "doctor" in (report.servers[0].advice or "")
+    assert "doctor" in (report.results[0].judgement.advice or "")
 
 
 def test_a_failure_that_was_made_good(tmp_path: Path) -> None:
@@ -230,7 +232,7 @@ def test_strict_that_refused_is_told(tmp_path: Path) -> None:
     report = judged(tmp_path, *lives)
     assert (report.verdict, report.exit_code) == ("unproven", 4)
     assert "mode strict refuses the mnnvl workspace" in why(report)
-    assert "unset VLLM_FLASHINFER_ALLREDUCE_BACKEND" in (report.servers[0].advice or "")
+    assert "unset VLLM_FLASHINFER_ALLREDUCE_BACKEND" in (report.results[0].judgement.advice or "")
 
 
 def test_one_rank_without_a_workspace_is_unproven(tmp_path: Path) -> None:
@@ -245,54 +247,36 @@ def test_hisparse_without_workers_is_unproven(tmp_path: Path) -> None:
     assert (report.verdict, report.exit_code) == ("unproven", 4)
 
 
-def test_without_hisparse_nothing_is_wrong(tmp_path: Path) -> None:
-    """Not even that only one rank reported: nothing is changed there."""
-    life = Process(world=8).config(hisparse=False)
-    life.resolve(hisparse=False, answer=("mnnvl", True), pinned=None)
-    report = judged(tmp_path, life.workspace("made", "mnnvl", hisparse=False))
-    assert (report.verdict, report.exit_code) == ("not HiSparse", 0)
+@pytest.mark.parametrize(("size", "verdict"), [(2, "not HiSparse"), (8, "unproven")])
+def test_hisparse_off_has_to_be_shown_for_each_rank(
+    tmp_path: Path, size: int, verdict: str
+) -> None:
+    lives = [
+        p.config(hisparse=False)
+        .resolve(hisparse=False, answer=("mnnvl", True), pinned=None)
+        .workspace("made", "mnnvl", hisparse=False)
+        for p in world(size)[:2]
+    ]
+    assert judged(tmp_path, *lives).verdict == verdict
 
 
 def test_bystanders_alone_are_not_concerned(tmp_path: Path) -> None:
     report = judged(tmp_path, Process(rank=None).config(hisparse=False))
     assert (report.verdict, report.exit_code) == ("not HiSparse", 0)
-    assert (len(report.servers), len(report.bystanders)) == (0, 1)
+    assert (len(report.results), len(report.bystanders)) == (0, 1)
 
 
-def cut_short(life: Process, folder: Path) -> None:
-    life.known = True
-    life.config(hisparse=False).config()
-    life.write(folder).write_text(life.text[:-90])
-
-
-def test_evidence_cut_short_before_hisparse_was_seen_is_unproven(tmp_path: Path) -> None:
-    cut_short(Process(), tmp_path)
-    report = judge([tmp_path])
-    assert (report.verdict, report.exit_code) == ("unproven", 4)
-    assert "rank 0: evidence is cut short" in why(report)
-    assert "1 of 2 ranks reported; no evidence from rank 1" in why(report)
-
-
-@pytest.mark.parametrize("other", ["resolved", "not yet", "no peer"])
-def test_what_is_cut_short_counts_only_where_nothing_else_tells(tmp_path: Path, other: str) -> None:
-    first, second = Process(world=1 if other == "no peer" else 2), Process(rank=1, pid=101)
-    cut_short(first, tmp_path)
-    if other == "resolved":
-        second.config(hisparse=False).resolve(("mnnvl", True), ("mnnvl", True), None, False)
-    elif other == "not yet":
-        second.known = True
-        second.config(hisparse=False)
-    if other != "no peer":
-        second.write(tmp_path)
-    report = judge([tmp_path])
-    assert report.verdict == ("unproven" if other == "not yet" else "not HiSparse")
-    assert "no evidence from" not in "".join(r for s in report.servers for r in s.reasons)
+def test_evidence_cut_short_is_unproven(tmp_path: Path) -> None:
+    first, second = world()
+    first.config(hisparse=False).write(tmp_path)
+    second.config(hisparse=False).write(tmp_path).write_text(second.text[:-90])
+    assert judge([tmp_path]).verdict == "unproven"
 
 
 def test_nothing_at_all_is_no_evidence(tmp_path: Path) -> None:
     assert (judge([tmp_path]).verdict, judge([tmp_path]).exit_code) == ("no evidence", 3)
     (tmp_path / "hisparse-guard-a-1.jsonl").write_text("hello\n")
-    assert judge([tmp_path]).verdict == "no evidence"
+    assert judge([tmp_path]).verdict == "unproven"
 
 
 def test_only_processes_that_resolved_are_judged(tmp_path: Path) -> None:
@@ -305,7 +289,7 @@ def test_only_processes_that_resolved_are_judged(tmp_path: Path) -> None:
         *(p.guarded() for p in world(ppid=50)),
     )
     assert verdicts(report) == ["safe"]
-    assert [life.pid for life in report.servers[0].others] == [10, 50, 77]
+    assert [life.pid for life in report.results[0].server.others] == [10, 50, 77]
 
 
 # Which processes make a server
@@ -316,7 +300,7 @@ def test_two_servers_side_by_side(tmp_path: Path) -> None:
     decode = world(rendezvous="tcp://127.0.0.1:2222", instance="d", pid=200)
     report = judged(tmp_path, *(p.guarded() for p in prefill), *(p.observed() for p in decode))
     assert verdicts(report) == ["unsafe", "safe"]
-    assert [server.latest for server in report.servers] == [True, True]
+    assert [result.server.latest for result in report.results] == [True, True]
 
 
 def test_a_server_over_nodes(tmp_path: Path) -> None:
@@ -324,13 +308,13 @@ def test_a_server_over_nodes(tmp_path: Path) -> None:
     lives = [
         Process(
             rank=r, world=4, host=f"node-{r // 2}", pid=100 + r, ppid=50 + r // 2,
-            instance=f"i{r // 2}", start=40.0 * (r // 2),
+            instance=f"i{r // 2}", start=20.0 * (r // 2),
         ).guarded()
         for r in range(4)
     ]  # fmt: skip
     report = judged(tmp_path, *lives)
     assert verdicts(report) == ["safe"]
-    assert report.servers[0].hosts == ["node-0", "node-1"]
+    assert report.results[0].server.hosts == ["node-0", "node-1"]
 
 
 def test_workers_that_make_their_own_config(tmp_path: Path) -> None:
@@ -348,9 +332,9 @@ def test_restarts_are_runs_of_their_own(tmp_path: Path) -> None:
     second = [p.guarded() for p in world(start=600.0, instance="def456")]
     report = judged(tmp_path, *first, *second)
     assert verdicts(report) == ["unsafe", "safe"]
-    assert [server.latest for server in report.servers] == [False, True]
+    assert [result.server.latest for result in report.results] == [False, True]
     assert (report.verdict, report.exit_code) == ("unsafe", 1)
-    assert len({server.identifier for server in report.servers}) == 2
+    assert len({result.server.identifier for result in report.results}) == 2
 
 
 def test_a_rank_that_starts_after_the_others_met_is_of_another_run(tmp_path: Path) -> None:
@@ -367,18 +351,15 @@ def test_containers_that_share_a_host_name_share_pids_too(tmp_path: Path) -> Non
     for number, life in enumerate(lives):
         life.write(tmp_path / str(number))
     report = judge([tmp_path])
-    assert [len(server.workers) for server in report.servers] == [2]
+    assert [len(result.server.workers) for result in report.results] == [2]
     assert report.verdict == "safe"
 
 
-def test_clocks_that_differ_much_are_named(tmp_path: Path) -> None:
+def test_clocks_that_differ_much_are_not_safe(tmp_path: Path) -> None:
     first, second = Process(rank=0), Process(rank=1, host="node-b", start=10800.0)
     report = judged(tmp_path, first.guarded(), second.guarded())
     assert report.verdict == "partly guarded"
-    assert "node-b met at the same address" in why(report) or "node-a met" in why(report)
-    # The same host again, with the other rank: that is a restart.
-    later = Process(rank=1, start=10800.0)
-    assert "met at the same address" not in why(judged(tmp_path / "x", first, later.guarded()))
+    assert "clocks of nodes differ" in (report.results[0].judgement.advice or "")
 
 
 def test_without_an_address_the_instance_counts(tmp_path: Path) -> None:
@@ -403,7 +384,7 @@ def test_replicas_with_worlds_of_their_own(tmp_path: Path) -> None:
     api = Process(rank=None, pid=5, ppid=1, start=-9.0).config()
     report = judged(tmp_path, api, *lives)
     assert verdicts(report) == ["safe", "safe"]
-    assert all([life.pid for life in server.others] == [5] for server in report.servers)
+    assert all([life.pid for life in result.server.others] == [5] for result in report.results)
 
 
 def test_forked_workers(tmp_path: Path) -> None:
@@ -411,17 +392,104 @@ def test_forked_workers(tmp_path: Path) -> None:
     lives = [p.resolve().workspace() for p in world(instance=None)]
     report = judged(tmp_path, Process(rank=None, pid=50, ppid=1, start=-5.0).config(), *lives)
     assert verdicts(report) == ["safe"]
-    assert len(report.servers[0].others) == 1
+    assert len(report.results[0].server.others) == 1
 
 
-def test_lost_lines_and_errors_are_notes(tmp_path: Path) -> None:
+def test_lost_lines_and_errors_cap_the_verdict(tmp_path: Path) -> None:
     first, second = (p.guarded() for p in world())
     first.line("error", message="a fresh decision differs from the pin", detail="none, trtllm")
     del second.lines[1]
     report = judged(tmp_path, first, second)
-    assert report.verdict == "safe"
+    assert report.verdict == "unproven"
     assert "a fresh decision differs from the pin (none, trtllm)" in why(report)
     assert "1 line of evidence lost" in why(report)
+
+
+def test_errors_of_a_servers_other_processes_count(tmp_path: Path) -> None:
+    other = Process(rank=None, pid=50, ppid=1, start=-5.0)
+    other.config().line("error", message="no wrapt here", detail=None)
+    report = judged(tmp_path, other, *(p.guarded() for p in world()))
+    assert (report.verdict, len(report.results)) == ("unproven", 1)
+
+
+# What is shown to have ended
+
+
+def latest(report: Report) -> list[bool]:
+    return [result.server.latest for result in report.results]
+
+
+def test_silence_is_no_end(tmp_path: Path) -> None:
+    """Another run of the same model on the same host, at another address, days later."""
+    first = [p.observed() for p in world(mode="observe")]
+    second = [
+        p.guarded() for p in world(start=9e5, instance="x", pid=300, rendezvous="tcp://10.0.0.1:1")
+    ]
+    report = judged(tmp_path, *first, *second)
+    assert (verdicts(report), latest(report)) == (["unsafe", "safe"], [True, True])
+
+
+def test_every_worker_has_to_have_ended(tmp_path: Path) -> None:
+    first, second = (p.observed() for p in world(mode="observe"))
+    first.line("end", dropped=0).write(tmp_path)
+    second.write(tmp_path)
+    assert latest(judge([tmp_path])) == [True]
+    second.lines.clear()
+    second.line("end", dropped=0).write(tmp_path)
+    assert latest(judge([tmp_path])) == [False]
+
+
+def test_a_process_id_that_was_used_again_is_an_end(tmp_path: Path) -> None:
+    first = [p.observed() for p in world(mode="observe")]
+    later = [p.config(hisparse=False) for p in world(start=9e5, instance="x")]
+    report = judged(tmp_path, *first, *later)
+    assert latest(report)[0] is False and report.verdict == "unsafe"
+
+
+def test_a_loopback_address_of_another_host_is_no_successor(tmp_path: Path) -> None:
+    address = "tcp://127.0.0.1:29500"
+    first = [p.observed() for p in world(mode="observe", rendezvous=address)]
+    second = [p.guarded() for p in world(start=9e5, host="node-b", pid=300, rendezvous=address)]
+    assert latest(judged(tmp_path, *first, *second)) == [True, True]
+
+
+# What newer guards write
+
+
+def test_groups_by_name_and_creations(tmp_path: Path) -> None:
+    lives = world()
+    for life in lives:
+        life.config().resolve(group="3", used="trtllm", upstream="mnnvl", target="trtllm")
+        life.workspace("made", group="3", creation=1).workspace(group="3", creation=1)
+        life.workspace("destroyed", None, creation=1, group_rank=None, group_size=None)
+        life.workspace("made", group="3", creation=2)
+    report = judged(tmp_path, *lives)
+    assert report.verdict == "safe", why(report)
+    assert len(report.results[0].server.workers[0].groups) == 1
+
+
+def test_a_re_creation_that_failed_leaves_the_rank_without(tmp_path: Path) -> None:
+    lives = [p.guarded() for p in world()]
+    for life in lives:
+        life.workspace("destroyed", None, creation=1)
+    lives[0].workspace("made", creation=2)
+    lives[1].workspace("failed", None, creation=2, error="no memory")
+    assert judged(tmp_path, *lives).verdict == "disagreement"
+
+
+def test_two_groups_by_name_and_one_without_a_rank(tmp_path: Path) -> None:
+    """Both ranks name themselves the first of a group."""
+    lives = world()
+    for life in lives:
+        life.config().resolve(group="3", group_rank=0).workspace("made", group="3", group_rank=0)
+    assert judged(tmp_path, *lives).verdict == "unproven"
+
+
+def test_as_many_records_as_a_guard_writes_may_hide_others(tmp_path: Path) -> None:
+    first, second = (p.guarded() for p in world())
+    for number in range(1000):
+        first.miss(origin="trace", where={"file": "f.py", "line": number, "function": "f"})
+    assert judged(tmp_path, first, second).verdict == "unproven"
 
 
 def test_images_that_differ_are_told(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.report.samples import Process, world
+from tests.cli.report.samples import Process, world
 from tests.support.browser import Browser, browser, chromium
 from tests.support.environments import Unavailable
 
@@ -64,7 +64,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [sys.executable, "-m", "hisparse_guard", "report", evidence, "--html", target],
         check=False,
         capture_output=True,
-        cwd=Path(__file__).resolve().parents[2],
+        cwd=Path(__file__).resolve().parents[3],
     )
     assert done.returncode == 1, done.stderr
     return target

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.report.samples import Process, world
+from tests.cli.report.samples import Process, world
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 NASTY = "x\"'<script>alert(1)</script>\\\n[bold]{{7*7}}\x1b[31m"
 
 
@@ -117,7 +117,7 @@ def test_the_table(evidence: Path) -> None:
     assert lines[0].startswith("unsafe: ")
     assert any("0/2" in line and "mnnvl (made)" in line and "observe" in line for line in lines)
     assert any("1/2" in line and "trtllm (verified)" in line for line in lines)
-    assert "and 1 other process, not judged" in done.stdout
+    assert "and 1 other process, not judged as workers" in done.stdout
     assert "flashinfer_all_reduce.py:190 in get_fi_ar_workspace" in done.stdout
     assert "\x1b" not in done.stdout and "[bold]" in done.stdout
     assert "about the evidence" not in done.stdout

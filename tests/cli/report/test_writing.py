@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hisparse_guard.cli.report.reading import read
+from hisparse_guard.cli.report import read_evidence
 from tests.startup.sandbox import ROOT, environment, write
 from tests.support.environments import BASE_PYTHON, wrapt_path
 
@@ -108,10 +108,11 @@ def test_a_kill_loses_at_most_the_line_in_flight(tmp_path: Path, after: int) -> 
     assert b"!" not in left, "it was too quick to be killed"
     told += len(left)
 
-    found = read([tmp_path / "evidence"])
-    (life,) = found.lives
-    assert told <= life.misses <= told + 1
-    assert (life.lost, found.problems) == (0, [])
+    found = read_evidence([tmp_path / "evidence"])
+    (process_found,) = found.processes
+    assert told <= sum(process_found.misses.values()) <= told + 1
+    assert process_found.lost == 0
+    assert all("the last line is cut short" in problem.what for problem in found.problems)
     # The next process to get this pid writes behind whatever was cut.
     assert len(found.torn) <= 1
 
@@ -161,8 +162,8 @@ def test_a_hot_loop_is_counted_and_not_listed(tmp_path: Path, way: str) -> None:
         by_site.setdefault(miss["where"]["line"], []).append((miss["count"], miss["at_exit"]))
     powers = [(10**n, False) for n in range(4)]
     assert sorted(by_site.values()) == sorted([[*powers, (1234, True)], [powers[0], (7, True)]])
-    found = read([tmp_path / "evidence"])
-    assert (sum(life.misses for life in found.lives), found.problems) == (1241, [])
+    found = read_evidence([tmp_path / "evidence"])
+    assert (sum(sum(one.misses.values()) for one in found.processes), found.problems) == (1241, [])
 
 
 # Before the log --------------------------------------------------------------------------------

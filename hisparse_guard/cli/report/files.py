@@ -1,0 +1,94 @@
+"""Which files are evidence. What may be evidence and cannot be read is a problem, never nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+from hisparse_guard.cli.report.problems import Problem
+
+NAME = "hisparse-guard-<host>-<pid>.jsonl"
+_NAME = re.compile(r"hisparse-guard-(.+)-\d+\.jsonl", re.DOTALL)
+_PACKED = re.compile(r"\.(gz|tgz|zst|zstd|bz2|xz|lz4|lzma|br|zip|tar|7z|rar|z)$", re.IGNORECASE)
+
+
+def host_of(path: str | os.PathLike[str]) -> str | None:
+    """The host that an evidence file's name tells, or None."""
+    match = _NAME.search(os.fspath(path).rpartition("/")[2])
+    return match.group(1) if match else None
+
+
+def evidence_files(paths: Iterable[str | os.PathLike[str]], problems: list[Problem]) -> list[Path]:
+    """The evidence files that `paths` name: a file as it is, a folder with all below it.
+
+    Each file once, however many of the paths or links lead to it. What may be evidence and is
+    not read is added to `problems`.
+
+    Raises:
+        FileNotFoundError: a path does not exist.
+    """
+    search = _Search(problems)
+    for given in map(Path, paths):
+        try:
+            status = given.stat()
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            problems.append(Problem(str(given), f"cannot be read: {error.strerror or error}"))
+            continue
+        if stat.S_ISDIR(status.st_mode):
+            search.folder(given)
+        else:
+            search.file(given, status)
+    return list(search.found.values())
+
+
+class _Search:
+    def __init__(self, problems: list[Problem]) -> None:
+        self.found: dict[tuple[int, int], Path] = {}
+        self._problems = problems
+        self._folders: set[tuple[int, int]] = set()
+
+    def _problem(self, path: str | os.PathLike[str], what: str) -> None:
+        self._problems.append(Problem(os.fspath(path), what, host=host_of(path)))
+
+    def folder(self, top: Path) -> None:
+        def unlistable(error: OSError) -> None:
+            self._problem(str(error.filename), f"cannot be listed: {error.strerror or error}")
+
+        # Links are followed: Kubernetes and collectors make folders of them.
+        for folder, folders, names in os.walk(top, onerror=unlistable, followlinks=True):
+            status = os.stat(folder)  # noqa: PTH116 - a name
+            if (status.st_dev, status.st_ino) in self._folders:
+                folders.clear()
+                continue
+            self._folders.add((status.st_dev, status.st_ino))
+            folders.sort()
+            for name in sorted(names):
+                self._entry(Path(folder, name))
+
+    def _entry(self, path: Path) -> None:
+        try:
+            status = path.stat()
+        except OSError as error:
+            # A link that leads nowhere, or a folder that may not be entered.
+            self._problem(path, f"cannot be read: {error.strerror or error}")
+            return
+        if path.name.lower().endswith(".jsonl"):
+            self.file(path, status)
+        elif _PACKED.search(path.name):
+            self._problem(path, "is packed and was not read: unpack it")
+        elif "hisparse-guard-" in path.name:
+            self._problem(path, f"is named like evidence and was not read: name it {NAME}")
+
+    def file(self, path: Path, status: os.stat_result) -> None:
+        if not stat.S_ISREG(status.st_mode):
+            # A pipe or a device would block the reading.
+            self._problem(path, "is not a file and was not read")
+        elif _PACKED.search(path.name):
+            self._problem(path, "is packed and was not read: unpack it")
+        else:
+            self.found.setdefault((status.st_dev, status.st_ino), path)

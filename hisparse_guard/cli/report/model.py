@@ -1,0 +1,304 @@
+"""One worker process: its records, put together to what the verdict and the pages need."""
+
+from __future__ import annotations
+
+import typing
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from hisparse_guard.cli.report.decoding import Miss, parse_time
+from hisparse_guard.cli.report.reader import ProcessRecords
+from hisparse_guard.runtime import decision
+from hisparse_guard.runtime.telemetry import events
+
+TRTLLM = decision.TRTLLM
+NONE = decision.NONE
+RULES = frozenset(typing.get_args(decision.Rule))
+# As many distinct records as a guard writes; beyond that it may have left some out.
+MOST_DISTINCT = 1000
+
+
+def moment(stamp: str | None) -> float | None:
+    """An evidence time as seconds since the epoch, or None."""
+    try:
+        return parse_time(stamp) if stamp else None
+    except ValueError:
+        return None
+
+
+def backend_of(answer: Any) -> str | None:
+    """The backend in a resolver answer, ``none`` for no backend; None for an unknown shape."""
+    parsed = decision.parse_answer(answer)
+    return None if parsed is None else parsed.backend or NONE
+
+
+class Group(NamedTuple):
+    """A process group as one of its ranks names it; None for what is not known."""
+
+    name: str | None
+    size: int | None
+    rank: int | None
+
+    def may_be(self, other: Group) -> bool:
+        return all(a is None or b is None or a == b for a, b in zip(self, other, strict=True))
+
+    def joined(self, other: Group) -> Group:
+        known = {field: value for field, value in other._asdict().items() if value is not None}
+        return self._replace(**known)
+
+
+class Moment(NamedTuple):
+    """One entry of the timeline."""
+
+    ts: str
+    event: str
+    what: str
+
+
+@dataclass(slots=True)
+class Standing:
+    """What serves one process group in one process.
+
+    Attributes:
+        used: the backends of all decisions, in order, each once; None for one that is not known.
+        state: of the workspace: ``made``, ``verified``, ``failed``, ``destroyed``, or None.
+        backend, expected: of the workspace that was made last.
+    """
+
+    used: list[str | None] = field(default_factory=list)
+    state: str | None = None
+    backend: str | None = None
+    expected: str | None = None
+
+
+@dataclass(slots=True)
+class Process:
+    """The evidence of one process.
+
+    Attributes:
+        hisparse: True: seen; False: every config that was seen had it off; None: not known.
+        doubts: why its evidence may not be all, or not right; each caps the verdict.
+        ended: it wrote its `end` line.
+    """
+
+    host: str
+    pid: int
+    start: str
+    files: list[str]
+    lines: int
+    lost: int
+    first_ts: str
+    last_ts: str
+    rank: int | None = None
+    world_size: int | None = None
+    misses: dict[int, int] = field(default_factory=dict)
+    doubts: list[str] = field(default_factory=list)
+
+    armed: events.Armed | None = None
+    mode: str | None = None
+    hisparse: bool | None = None
+    model: str | None = None
+    instances: list[str] = field(default_factory=list)
+    tensor_parallel_sizes: set[int | None] = field(default_factory=set)
+
+    rendezvous: str | None = None
+    rule: str | None = None
+    pinned: str | None = None
+    first_resolved: str | None = None
+    # Backends that vLLM alone would have used, in order, each once.
+    upstream: list[str] = field(default_factory=list)
+    groups: dict[Group, Standing] = field(default_factory=dict)
+    # Backends of every workspace that came into being, in order, each once.
+    backends: list[str] = field(default_factory=list)
+    failure: str | None = None
+    serves: str | None = None
+    quant_failed: bool = False
+    errors: list[str] = field(default_factory=list)
+    moments: list[Moment] = field(default_factory=list)
+    ended: bool = False
+
+    @property
+    def judged(self) -> bool:
+        """Whether it is a worker: it has a rank, a process group or a workspace."""
+        return self.rank is not None or bool(self.groups) or bool(self.backends)
+
+    @property
+    def miss_count(self) -> int:
+        return sum(self.misses.values())
+
+    @property
+    def ppid(self) -> int | None:
+        return self.armed.ppid if self.armed else None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        found = self.armed.environment if self.armed else {}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def standing(self, group: Group) -> Standing:
+        """The standing of a group; two lines may name it more and less fully."""
+        if group in self.groups:
+            return self.groups[group]
+        alike = [known for known in self.groups if known.may_be(group)]
+        if len(alike) != 1:
+            return self.groups.setdefault(group, Standing())
+        standing = self.groups.pop(alike[0])
+        self.groups[alike[0].joined(group)] = standing
+        return standing
+
+
+def process_of(found: ProcessRecords, misses: list[Miss]) -> Process:
+    """A process from its records, in the order in which it wrote them."""
+    process = Process(
+        host=found.host,
+        pid=found.pid,
+        start=found.start,
+        files=found.files,
+        lines=found.lines,
+        lost=found.lost,
+        first_ts=found.first_ts,
+        last_ts=found.last_ts,
+        rank=min(found.ranks, default=None),
+        world_size=max(found.world_sizes, default=None),
+        misses=found.misses,
+        doubts=list(found.problems),
+    )
+    for envelope, event in found.records:
+        _TAKE[type(event)](process, envelope, event)
+    if process.hisparse is None and process.tensor_parallel_sizes:
+        process.hisparse = False
+    used = {misses[n].event.used for n in found.misses if misses[n].event.origin == "resolver"}
+    if strange := sorted(used - {TRTLLM, NONE, None}, key=str):
+        process.doubts.append(f"a config-context miss was answered with {', '.join(strange)}")  # type: ignore[arg-type]
+    if not process.ended and len(found.misses) + len(process.errors) >= MOST_DISTINCT:
+        process.doubts.append(
+            f"{MOST_DISTINCT} distinct records: the guard may have left out others"
+        )
+    return process
+
+
+def _note(process: Process, envelope: events.Envelope, what: str) -> None:
+    process.moments.append(Moment(envelope.ts, envelope.event, what))
+
+
+def _armed(process: Process, envelope: events.Envelope, event: events.Armed) -> None:
+    process.armed = event
+    mode = event.settings.get("mode")
+    process.mode = mode if isinstance(mode, str) else process.mode
+    _note(
+        process,
+        envelope,
+        f"armed by {event.how}: guard {event.guard_version}, vLLM {event.vllm_version or '?'} "
+        f"({event.build_class or 'build not classified'}), "
+        f"FlashInfer {event.flashinfer_version or '?'} "
+        f"(kernel {event.kernel_class or 'not classified'}), mode {process.mode or '?'}",
+    )
+
+
+def _config_seen(process: Process, envelope: events.Envelope, event: events.ConfigSeen) -> None:
+    # A draft model's config may come later, and without HiSparse: it does not rename the server.
+    if event.model and (process.model is None or (event.hisparse and not process.hisparse)):
+        process.model = event.model
+    if event.instance_id and event.instance_id not in process.instances:
+        process.instances.append(event.instance_id)
+    process.tensor_parallel_sizes.add(event.tensor_parallel_size)
+    process.hisparse = process.hisparse or event.hisparse or None
+    what = "with HiSparse" if event.hisparse else "without HiSparse"
+    if event.source:
+        what += f" (from {event.source})"
+    _note(process, envelope, f"config {what}: {event.model or 'model unknown'}")
+
+
+def _resolved(process: Process, envelope: events.Envelope, event: events.Resolved) -> None:
+    process.hisparse = process.hisparse or event.hisparse or None
+    process.first_resolved = process.first_resolved or envelope.ts
+    process.mode, process.rule = event.mode, event.rule
+    process.pinned = event.pinned or process.pinned
+    process.rendezvous = event.rendezvous or process.rendezvous
+    used = backend_of(event.answer)
+    if used is None:
+        process.doubts.append("a resolver answer of a shape that this version does not know")
+    elif event.used not in (None, used):
+        process.doubts.append(f"a decision says {event.used} and its answer {used}")
+        used = None
+    if event.conflict:
+        process.doubts.append("a fresh decision differs from what was pinned before")
+    if event.rule not in RULES:
+        process.doubts.append("a decision by a rule that this version does not know")
+        used = None
+    standing = process.standing(Group(event.group, event.group_size, event.group_rank))
+    if used not in standing.used:
+        standing.used.append(used)
+    upstream = event.upstream or backend_of(event.vllm_answer) or "unknown"
+    if upstream not in process.upstream:
+        process.upstream.append(upstream)
+    current = "config current" if event.config_current else "config not current"
+    times = f", {envelope.count} times" if envelope.count > 1 else ""
+    _note(
+        process,
+        envelope,
+        f"backend {used or 'unknown'}, vLLM alone {upstream} ({current}; rule {event.rule}{times})",
+    )
+
+
+def _workspace(process: Process, envelope: events.Envelope, event: events.Workspace) -> None:
+    process.hisparse = process.hisparse or event.hisparse or None
+    name = f"{event.kind} workspace" if event.kind else "workspace"
+    what = f"{name} {event.state}: backend {event.backend or event.expected or 'unknown'}"
+    if event.error:
+        what += f": {event.error}"
+    if event.serves:
+        what += f"; {event.serves} serves instead"
+    _note(process, envelope, what)
+    if event.state == "destroyed":
+        for standing in process.groups.values():
+            standing.state = standing.state and "destroyed"
+        return
+    standing = process.standing(Group(event.group, event.group_size, event.group_rank))
+    if event.state == "failed":
+        process.failure = event.error or process.failure
+        process.serves = event.serves or process.serves
+        # A quant workspace that fails leaves the primary one in place.
+        if event.kind == "quant" and standing.state in ("made", "verified"):
+            process.quant_failed = True
+        else:
+            standing.state = "failed"
+        return
+    if event.backend is None:
+        process.doubts.append(f"a workspace was {event.state} and its backend is not known")
+    elif event.backend not in process.backends:
+        process.backends.append(event.backend)
+    # A line at exit brings the count up to date: it does not say that this came after a failure.
+    if envelope.at_exit and standing.state is not None:
+        return
+    standing.state, standing.backend = event.state, event.backend
+    standing.expected = event.expected
+    if event.kind == "quant":
+        process.quant_failed = False
+
+
+def _error(process: Process, envelope: events.Envelope, event: events.Error) -> None:
+    message = event.message + (f" ({event.detail})" if event.detail else "")
+    if message not in process.errors:
+        process.errors.append(message)
+    _note(process, envelope, message)
+
+
+def _end(process: Process, envelope: events.Envelope, event: events.End) -> None:
+    process.ended = True
+    if event.dropped:
+        process.doubts.append(
+            f"the guard left out {event.dropped} records of misses and errors: it writes no more "
+            f"than {MOST_DISTINCT}"
+        )
+    _note(process, envelope, "ended")
+
+
+_TAKE: dict[type[Any], Any] = {
+    events.Armed: _armed,
+    events.ConfigSeen: _config_seen,
+    events.Resolved: _resolved,
+    events.Workspace: _workspace,
+    events.Error: _error,
+    events.End: _end,
+}
