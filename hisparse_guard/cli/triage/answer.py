@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable, Sequence
 
@@ -49,11 +48,7 @@ def answer(
         text = json.dumps(result.to_json(), indent=2, ensure_ascii=False)
     else:
         text = page(result, verbose)
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        # Who reads no further (`| head`) has what he wants; the rest is not to fail at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    print(text)
     return result.exit_code
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hisparse_guard.cli.masking import mask
+from hisparse_guard.cli.output import printable
 from hisparse_guard.cli.triage.model import Place
 
 _MOST = 400
@@ -13,7 +14,7 @@ def shown(text: str, width: int = _MOST) -> str:
     text = mask(text[: 4 * _MOST])
     if len(text) > width:
         text = text[: width - 1] + "…"
-    return "".join(char if char.isprintable() else "\ufffd" for char in text.replace("\t", "    "))
+    return printable(text.replace("\t", "    "))
 
 
 def where(place: Place) -> str:
