@@ -171,8 +171,9 @@ def _file(source: str | None) -> str | None:
 
 def from_json(message: str, known: dict[str, str]) -> Head:
     """The head of a record that came as JSON: its fields, or what its message begins with."""
-    inner = parse(message)
-    if inner.level is not None or inner.label is not None:
+    # Only what stands at its very beginning: a client's words may follow.
+    inner = _own(message) or _tagged(message)
+    if inner is not None:
         return inner
     label = known.get("label")
     kind, rank, dp = _who(label) if label else ("main", None, None)

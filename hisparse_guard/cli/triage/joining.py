@@ -12,7 +12,7 @@ from typing import Any
 
 import re2
 
-from hisparse_guard.cli.triage.model import MOST_TEXT
+from hisparse_guard.cli.triage.model import MOST_LINE
 
 _CRI = re2.compile(rb"(?m)^\S+ std(?:out|err) P")
 _DOCKER, _DOCKER_END = b'{"log":"', b'\\n","stream"'
@@ -49,12 +49,12 @@ class Joiner:
         rest = head[3] if len(head) > 3 else b""
         if flag == b"P":
             known = self.parts.get(head[1], b"")
-            self.parts[head[1]] = known + rest[: max(0, MOST_TEXT - len(known))]
+            self.parts[head[1]] = known + rest[: max(0, MOST_LINE - len(known))]
             return b""
-        begun = self.parts.pop(head[1], b"")
-        if not begun:
+        if head[1] not in self.parts:
             return line
-        whole = begun + rest[: max(0, MOST_TEXT - len(begun))]
+        begun = self.parts.pop(head[1])
+        whole = begun + rest[: max(0, MOST_LINE - len(begun))]
         return b"%s %s F %s" % (head[0], head[1], whole)
 
     def _docker(self, line: bytes) -> bytes:
@@ -66,16 +66,23 @@ class Joiner:
         stream = b"docker " + line[cut + 12 : cut + 18]
         body, rest = line[len(_DOCKER) : cut], line[cut:]
         begun = self.parts.get(stream, b"")
-        if not body.endswith(b"\\n"):
-            room = max(0, MOST_TEXT - len(begun))
-            # An escape is never cut in two.
-            self.parts[stream] = begun + (body if len(body) <= room else b"")
+        body = _beginning(body, MOST_LINE - len(begun))
+        if not line[:cut].endswith(b"\\n"):
+            self.parts[stream] = begun + body
             return b""
-        if not self.parts.pop(stream, b""):
+        if stream not in self.parts:
             return line
-        if len(begun) + len(body) > MOST_TEXT:
-            body = b"\\n"
+        del self.parts[stream]
         return _DOCKER + begun + body + rest
+
+
+def _beginning(body: bytes, room: int) -> bytes:
+    """The beginning of the inside of a JSON string, no escape cut in two."""
+    if len(body) <= room:
+        return body
+    body = body[: max(0, room)]
+    escape = body.rfind(b"\\", max(0, len(body) - 12))
+    return body[:escape].rstrip(b"\\") if escape >= 0 else body
 
 
 def _as_string(match: Any) -> bytes:

@@ -11,6 +11,8 @@ LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40, "CRITICAL": 50, "
 MOST_MORE = 400
 # How much of a line is read. Everything that is matched stands at a beginning.
 MOST_TEXT = 16384
+# How much of a physical line is unpacked: a JSON record is nothing without its end.
+MOST_LINE = 1 << 18
 
 
 class Place(NamedTuple):

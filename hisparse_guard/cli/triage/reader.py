@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, cast
 
+from hisparse_guard.cli.triage.model import MOST_LINE
+
 BLOCK = 1 << 20
-# Of a physical line no more than this is kept. What is matched stands at beginnings.
-LONGEST = 1 << 18
 
 
 class Unreadable(Exception):
@@ -145,7 +145,7 @@ def blocks(
         cut = data.rfind(b"\n")
         if cut < 0:
             # Of a line without an end only its beginning is kept.
-            room = max(0, LONGEST - kept)
+            room = max(0, MOST_LINE - kept)
             carry.append(data[:room])
             kept += len(carry[-1])
             continue

@@ -11,7 +11,7 @@ from typing import Any
 
 import re2
 
-from hisparse_guard.cli.triage.model import MOST_TEXT, Row
+from hisparse_guard.cli.triage.model import MOST_LINE, MOST_TEXT, Row
 
 _ANSI = re2.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[()][A-Z0-9]")
 _ISO = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?: ?(?:Z|[+-]\d\d:?\d\d))?"
@@ -31,6 +31,9 @@ _LABEL = re2.compile(r'([A-Za-z_]\w*)="([^"]*)"')
 _BEGINS = re2.compile(
     r"\(\w[\w.-]{0,60}(?: rank=\d{1,6})?,? ?pid=\d|(?:INFO|ERROR|WARNING|DEBUG|CRITICAL)[ :]"
     r'|\{"|\x1b\[|\((?:Worker|EngineCore|APIServer)\w*\)'
+)
+_CUT_LEVEL = re2.compile(
+    r'"(?:levelname|level|severity)": ?"(ERROR|CRITICAL|FATAL|error|critical|fatal)"'
 )
 _SYSTEM = ("kernel", "systemd", "systemd-oomd", "earlyoom", "containerd", "dockerd", "kubelet")
 _MESSAGE_KEYS = (
@@ -53,7 +56,7 @@ class Unwrapper:
 
     def row(self, file: str, number: int, order: int, raw: bytes) -> Row:
         """Unwraps one physical line."""
-        text = raw[:MOST_TEXT].decode("utf-8", "replace").rstrip("\r\n").replace("\x00", "\ufffd")
+        text = raw[:MOST_LINE].decode("utf-8", "replace").rstrip("\r\n").replace("\x00", "\ufffd")
         row = Row(file, number, order, [])
         for _ in range(8):
             text = strip_ansi(text).lstrip("\ufeff")
@@ -63,8 +66,7 @@ class Unwrapper:
             text = after
         # A progress bar goes back to the beginning of its line with \r.
         row.texts = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-        if len(row.texts) > 1:
-            row.texts = [line for line in row.texts if line] or [""]
+        row.texts = [line[:MOST_TEXT] for line in row.texts if line] or [""]
         return row
 
     def _prefix(self, text: str, row: Row) -> str | None:
@@ -137,7 +139,9 @@ def _cut_json(text: str, row: Row) -> str | None:
                     return str(json.loads(f'"{body}"')).rstrip("\r\n")
                 except ValueError:
                     row.cut = True
-                    return None
+    if level := _CUT_LEVEL.search(text[:2000]):
+        # What it says is lost, and that it was an error is not.
+        row.known |= {"level": level.group(1).upper(), "logger": "cut"}
     return None
 
 

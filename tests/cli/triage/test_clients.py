@@ -1,5 +1,8 @@
 """What a client sends and vLLM prints is never believed, in any format of the log."""
 
+# Log lines are long.
+# ruff: noqa: E501
+
 from __future__ import annotations
 
 import re
@@ -32,7 +35,7 @@ def words() -> list[str]:
     return [
         *found,
         "Traceback (most recent call last):",
-        '(Worker_TP2 pid=705) ERROR 11-03 22:14:04 [x.py:1] EngineCore encountered a fatal error.',
+        "(Worker_TP2 pid=705) ERROR 11-03 22:14:04 [x.py:1] EngineCore encountered a fatal error.",
         "vLLM server version 0.33.0, serving model m",
         '127.0.0.1:1 - "POST /v1/completions HTTP/1.1" 500 Internal Server Error',
         "Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 0.0 tokens/s, "
@@ -50,7 +53,11 @@ def _text_for(pattern: str) -> str:
         max_examples=1, database=None, derandomize=True, phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
-    @given(st.from_regex(re.compile(plain), alphabet=st.characters(min_codepoint=32, max_codepoint=126)))
+    @given(
+        st.from_regex(
+            re.compile(plain), alphabet=st.characters(min_codepoint=32, max_codepoint=126)
+        )
+    )
     def take(text: str) -> None:
         texts.append(text)
 
@@ -60,29 +67,31 @@ def _text_for(pattern: str) -> str:
 
 def model_name(text: str) -> list[str]:
     message = f"The model `{text}` does not exist."
-    return [line(API, f"Error with model error=ErrorInfo(message={message!r}, type='NotFoundError', param='model', code=404)", "ERROR", file="serving.py:280")]  # fmt: skip  # noqa: E501
+    return [line(API, f"Error with model error=ErrorInfo(message={message!r}, type='NotFoundError', param='model', code=404)", "ERROR", file="serving.py:280")]  # fmt: skip
 
 
 def request_id(text: str) -> list[str]:
     return [
         line(API, f"Added request {text}.", file="async_llm.py:311"),
-        line(WORKER, f"Releasing expired KV blocks for request cmpl-{text}-0 which were retrieved by 0 decode worker(s) within 480 seconds.", "WARNING", file="base_worker.py:3371"),  # noqa: E501
+        line(WORKER, f"Releasing expired KV blocks for request cmpl-{text}-0 which were retrieved by 0 decode worker(s) within 480 seconds.", "WARNING", file="base_worker.py:3371"),
     ]  # fmt: skip
 
 
 def url(text: str) -> list[str]:
     # uvicorn quotes what is no part of a URL; a client can send what needs no quoting.
     quoted = urllib.parse.quote(text, safe="/:?=&()[]{}'!*+,;@_.-")
-    return [f'({API}) INFO:     10.0.0.9:4711 - "GET /{text_} HTTP/1.1" 404 Not Found' for text_ in (quoted, text.replace('"', ""))]  # fmt: skip  # noqa: E501
+    return [f'({API}) INFO:     10.0.0.9:4711 - "GET /{text_} HTTP/1.1" 404 Not Found' for text_ in (quoted, text.replace('"', ""))]  # fmt: skip
 
 
 def prompt(text: str) -> list[str]:
-    return [line(API, f"Received request cmpl-1: prompt: {text!r}, params: SamplingParams(n=1, stop=[{text!r}]), lora_request: None.", file="request_logger.py:67")]  # fmt: skip  # noqa: E501
+    return [line(API, f"Received request cmpl-1: prompt: {text!r}, params: SamplingParams(n=1, stop=[{text!r}]), lora_request: None.", file="request_logger.py:67")]  # fmt: skip
 
 
 def long_prompt(text: str) -> list[str]:
     """The client's words stand where a runtime begins another part of the line."""
-    head = line(API, "Received request cmpl-1: params: SamplingParams(stop=['", file="request_logger.py:67")
+    head = line(
+        API, "Received request cmpl-1: params: SamplingParams(stop=['", file="request_logger.py:67"
+    )
     return [head + "a" * (PART - len(head)) + text + "']), lora_request: None."]
 
 

@@ -170,9 +170,13 @@ def test_a_ramp_that_did_not_pass_is_never_health(tmp_path: Path, ramp: str) -> 
 
 
 def test_a_ramp_that_passed_makes_nothing_better(tmp_path: Path) -> None:
-    good = '{"tool": "hisparse-guard ramp", "verdict": "passed", "levels": [{"done": 3, "failed": 0}]}'
+    good = (
+        '{"tool": "hisparse-guard ramp", "verdict": "passed", "levels": [{"done": 3, "failed": 0}]}'
+    )
     (tmp_path / "ramp.json").write_text(good)
-    healthy, unclear = (DATA / f"{n}.log" for n in ("number-where-done-stands", "only-500-on-messages"))
+    healthy, unclear = (
+        DATA / f"{n}.log" for n in ("number-where-done-stands", "only-500-on-messages")
+    )
     assert triage([str(healthy), str(tmp_path / "ramp.json")]).exit_code == 0
     assert triage([str(unclear), str(tmp_path / "ramp.json")]).exit_code == 4
     assert triage([str(tmp_path / "ramp.json")]).exit_code == 3
