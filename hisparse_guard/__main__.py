@@ -9,7 +9,16 @@ import signal
 import sys
 
 # As in pyproject.toml: what the commands need, and the guard never does.
-NEEDED = ["typer", "rich", "httpx", "jinja2", "prometheus_client", "msgspec"]
+NEEDED = [
+    "typer",
+    "rich",
+    "httpx",
+    "jinja2",
+    "prometheus_client",
+    "google-re2",
+    "zstandard",
+    "msgspec",
+]
 INTERNAL_ERROR = 70
 if sys.version_info < (3, 11):
     NEEDED.append("tomli")

@@ -1,4 +1,4 @@
-"""`hisparse-guard triage`: which known fault does this vLLM log show?
+"""`hisparse-guard triage`: is this server all right, and which known fault does its log show?
 
 `triage(paths, …)` answers with a `Triage` that has `.exit_code` and `.to_json()`.
 """
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hisparse_guard.cli.triage.command import command
 
 if TYPE_CHECKING:
-    from hisparse_guard.cli.triage.core import Triage, triage
+    from hisparse_guard.cli.triage.judging import Triage, triage
 
 __all__ = ["Triage", "command", "triage"]
 
@@ -19,7 +19,7 @@ def __getattr__(name: str) -> Any:
     # The catalogue and its expressions are only needed once a log is read, and
     # `hisparse-guard --help` imports this package.
     if name in ("Triage", "triage"):
-        from hisparse_guard.cli.triage import core
+        from hisparse_guard.cli.triage import judging
 
-        return getattr(core, name)
+        return getattr(judging, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

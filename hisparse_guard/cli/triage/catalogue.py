@@ -1,124 +1,186 @@
-"""The known faults: data in `signals.toml` and `faults/*.toml`, checked when loaded.
+"""The known faults: data in `signals.toml`, `harmless.toml` and `faults/*.toml`, checked on load.
 
-To add one, write an entry and a test with realistic lines; no code is needed unless it
-rests on something that no single line says (`DERIVED`, filled in by `life.Life`).
+How to add one: docs/triage.md. No code is needed unless a fault rests on something that no
+single line says (`DERIVED`, filled in by `run.Run.present`).
 """
 
 from __future__ import annotations
 
-import re
 import sys
-from collections.abc import Set
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
 from importlib.resources import files
-from typing import Any
+from typing import Any, Literal
 
-CERTAINTIES = ("proven", "likely", "unconfirmed")
-BUILD_CLASSES = ("no-fi-allreduce", "no-hisparse", "unguarded", "leaky", "fixed")
+import msgspec
+import re2
+
+from hisparse_guard.cli.triage.model import LEVELS, Record
+
+At = Literal["message", "exception", "frame"]
+Kind = Literal["api", "engine", "worker", "main", "native", "system", "bare"]
+Certainty = Literal["proven", "likely", "unconfirmed"]
+BuildClass = Literal["no-fi-allreduce", "no-hisparse", "unguarded", "leaky", "fixed"]
 
 # What no single line says, by name.
 DERIVED = {
-    "served": "the server was up: start-up complete, requests done or statistics logged",
+    "served": "the server answered before the first trouble, or there was no trouble",
     "in_startup": "the first trouble came before the server was up",
-    "hang": "ranks or the engine waited until a time-out, or for a minute and more",
+    "start_ends": "the log of a start ends in an error, and the server is never up in it",
+    "hang": "ranks or the engine waited until a time-out, or stood still",
+    "stands_still": "requests and no token, by the statistics, to the end of the log",
     "crash": "something ended a rank that is not a time-out",
     "waited_then_served": "workers did not answer for a minute before the server came up",
     "guard_part": "the guard was armed on some ranks of a group and not on others",
-    "trtllm_in_use": "a trtllm workspace, by vLLM's word or the guard's",
+    "hisparse_on": "HiSparse is on: by the configuration, its metrics or its code in a traceback",
+    "nixl": "NIXL is configured or at work",
+    "offloading": "OffloadingConnector is configured or at work",
+    "mnnvl_in_force": "the last workspace before the first trouble is mnnvl, and none is trtllm",
+    "trtllm_in_force": "the last workspace before the first trouble is trtllm",
+    "workspaces_mixed": "mnnvl and trtllm workspaces, and neither is the last on all ranks",
+    "served_on": "the same engine made tokens again well after the error",
+    "hardware_before": "the driver logged a hardware Xid before the error",
+    "kernel_named": "a kernel outside the all-reduce is in the traceback of the error",
     "slow_decode": "three statistics lines and more below 6 tokens/s a request without prefill",
     "corrupted": "vLLM counted requests with NaN logits",
-    "trtllm_asked": "VLLM_FLASHINFER_ALLREDUCE_BACKEND=trtllm is in the log",
+    "trtllm_asked": "VLLM_FLASHINFER_ALLREDUCE_BACKEND=trtllm is in the configuration",
     "launch_blocking": "CUDA_LAUNCH_BLOCKING was on",
+    "kernel_waits": "the guard's evidence: FlashInfer's kernel class is `waits`",
     "symptom_garbled": "the operator says that the output is garbled",
     "symptom_slow": "the operator says that it is slow",
     "symptom_hang": "the operator says that it hangs",
 }
 
 
-@dataclass(frozen=True)
-class Signal:
-    """Something that one line can say."""
+class Says(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """One way to say a signal, and who may say it so. The fields: signals.toml."""
 
-    name: str
-    words: tuple[str, ...]
-    pattern: re.Pattern[str]
-    fatal: bool
-    ranks: bool
-    engine: bool
+    at: At
+    who: tuple[Kind, ...]
+    pattern: str
+    word: str = ""
+    level: str = ""
+    source: tuple[str, ...] = ()
+    why: str = ""
+
+    def may(self, record: Record) -> bool:
+        """True where the record's process, level and source may say it."""
+        if record.kind not in self.who:
+            return False
+        if self.level and LEVELS.get(record.level or "ERROR", 0) < LEVELS[self.level]:
+            return False
+        if not self.source or record.source is None:
+            return True
+        return record.source.rpartition("/")[2].partition(":")[0] in self.source
 
 
-@dataclass(frozen=True)
-class When:
-    """A combination of signals under which a fault is named, and how certain it then is."""
+class Signal(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Something that a line can say."""
 
-    certainty: str
-    all: tuple[str, ...]
-    any: tuple[str, ...]
-    none: tuple[str, ...]
+    says: tuple[Says, ...]
+    fatal: bool = False
+    at_shutdown: bool = False
+
+
+class When(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A combination of signals under which a fault is named, and how certain it then is.
+
+    Attributes:
+        order: signals of which each must come before the next for `proven`.
+        contrary: signals that speak against it: with one of them it is never `proven`.
+    """
+
+    certainty: Certainty
     proven: tuple[str, ...]
-    likely: tuple[str, ...]
-    effect: str
+    likely: tuple[str, ...] = ()
+    all: tuple[str, ...] = ()
+    any: tuple[str, ...] = ()
+    none: tuple[str, ...] = ()
+    order: tuple[str, ...] = ()
+    contrary: tuple[str, ...] = ()
+    effect: Literal["fault", "notice"] = "fault"
 
-    def holds(self, present: Set[str]) -> bool:
+    def holds(self, present: set[str]) -> bool:
         """True where everything asked for is present and nothing excluded is."""
         return (
-            all(name in present for name in self.all)
-            and (not self.any or any(name in present for name in self.any))
-            and not any(name in present for name in self.none)
+            present.issuperset(self.all)
+            and (not self.any or not present.isdisjoint(self.any))
+            and present.isdisjoint(self.none)
         )
 
 
-@dataclass(frozen=True)
-class Fault:
-    """A known fault."""
+class Fault(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A known fault. `generic`: named only where no other fault is."""
 
     id: str
     order: int
     title: str
     family: str
-    build_classes: tuple[str, ...]
     ranks: str
     meaning: str
-    unproven: tuple[str, ...]
     next_steps: tuple[str, ...]
     evidence: tuple[str, ...]
-    explains: tuple[str, ...]
     sources: tuple[str, ...]
     when: tuple[When, ...]
-
-
-@dataclass(frozen=True)
-class Catalogue:
-    """All signals and faults, and the words of which every signal's line holds one."""
-
-    signals: dict[str, Signal]
-    faults: tuple[Fault, ...]
-    words: tuple[bytes, ...]
-    by_word: tuple[tuple[str, tuple[Signal, ...]], ...]
-
-    def may_signal(self, raw: bytes) -> bool:
-        """False where a line surely says nothing that is in the catalogue."""
-        # A plain loop: this runs for every line near trouble, and storms have millions.
-        for word in self.words:  # noqa: SIM110
-            if word in raw:
-                return True
-        return False
-
-    def said(self, text: str) -> list[Signal]:
-        """The signals of a line, each once."""
-        found: dict[str, Signal] = {}
-        for word, signals in self.by_word:
-            if word in text:
-                for signal in signals:
-                    if signal.name not in found and signal.pattern.search(text):
-                        found[signal.name] = signal
-        return list(found.values())
+    build_classes: tuple[BuildClass, ...] = (
+        "no-fi-allreduce", "no-hisparse", "unguarded", "leaky", "fixed",
+    )  # fmt: skip
+    unproven: tuple[str, ...] = ()
+    explains: tuple[str, ...] = ()
+    generic: bool = False
 
 
 class CatalogueError(Exception):
     """An entry that is not well formed; the text says which and what is wrong."""
+
+
+class Matcher:
+    """All patterns for one place of a record (`at`), tried at once in linear time."""
+
+    def __init__(self, entries: list[tuple[str, Says]]) -> None:
+        self.entries = entries
+        self.set: Any = re2.Set.MatchSet()
+        for _, says in entries:
+            self.set.Add(says.pattern)
+        if entries:
+            self.set.Compile()
+
+    def match(self, text: str, record: Record) -> list[str]:
+        """The names of what `text`, which stands in `record`, says."""
+        if not self.entries:
+            return []
+        found: list[str] = []
+        for index in self.set.Match(text) or ():
+            name, says = self.entries[index]
+            if name not in found and says.may(record):
+                found.append(name)
+        return found
+
+
+class Catalogue:
+    """All signals and faults, and the words that the log is searched for."""
+
+    def __init__(
+        self, signals: dict[str, Signal], faults: tuple[Fault, ...], harmless: tuple[Says, ...]
+    ) -> None:
+        self.signals, self.faults, self.harmless = signals, faults, harmless
+        self.fatal = frozenset(name for name, signal in signals.items() if signal.fatal)
+        self.matchers = {
+            at: Matcher(
+                [(name, s) for name, signal in signals.items() for s in signal.says if s.at == at]
+            )
+            for at in ("message", "exception", "frame")
+        }
+        self.excuses = Matcher([(says.why, says) for says in harmless])
+
+    def words(self, names: set[str] | None = None) -> set[str]:
+        """The fixed strings of these signals (None: of all)."""
+        return {
+            says.word
+            for name, signal in self.signals.items()
+            if names is None or name in names
+            for says in signal.says
+        }
 
 
 def _toml(file: Any) -> dict[str, Any]:
@@ -126,72 +188,50 @@ def _toml(file: Any) -> dict[str, Any]:
         reader = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     except ModuleNotFoundError:
         raise CatalogueError("triage on Python 3.10 needs tomli: pip install tomli") from None
-    entry: dict[str, Any] = reader.loads(file.read_text(encoding="utf-8"))
+    try:
+        entry: dict[str, Any] = reader.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CatalogueError(f"{file.name}: {error}") from None
     return entry
 
 
-def _words(entry: dict[str, Any], key: str, where: str, needed: bool = False) -> tuple[str, ...]:
-    value = entry.get(key, [])
-    if not isinstance(value, list) or not all(isinstance(word, str) and word for word in value):
-        raise CatalogueError(f"{where}: {key} must be a list of strings")
-    if needed and not value:
-        raise CatalogueError(f"{where}: {key} is missing")
-    return tuple(value)
+def _read(file: Any, kind: Any) -> Any:
+    try:
+        return msgspec.convert(_toml(file), kind)
+    except msgspec.ValidationError as error:
+        raise CatalogueError(f"{file.name}: {error}") from None
 
 
-def _text(entry: dict[str, Any], key: str, where: str) -> str:
-    value = entry.get(key)
-    if not isinstance(value, str) or not value.strip():
-        raise CatalogueError(f"{where}: {key} is missing")
-    return " ".join(value.split())
+def _check_says(name: str, says: Says, with_word: bool) -> None:
+    try:
+        re2.compile(says.pattern)
+    except re2.error as error:
+        raise CatalogueError(f"{name}: pattern: {error}") from None
+    if with_word and len(says.word) < 3:
+        raise CatalogueError(f"{name}: word: a fixed string of three characters or more")
+    if says.level and says.level not in LEVELS:
+        raise CatalogueError(f"{name}: level: must be one of {', '.join(LEVELS)}")
+    if not says.who:
+        raise CatalogueError(f"{name}: who: nobody may say it")
 
 
-def _fault(entry: dict[str, Any], where: str, known: Set[str]) -> Fault:
-    whens = []
-    for number, clause in enumerate(entry.get("when", []), 1):
-        place = f"{where}, when {number}"
-        when = When(
-            certainty=_text(clause, "certainty", place),
-            all=_words(clause, "all", place),
-            any=_words(clause, "any", place),
-            none=_words(clause, "none", place),
-            proven=_words(clause, "proven", place, needed=True),
-            likely=_words(clause, "likely", place),
-            effect=str(clause.get("effect", "fault")),
-        )
-        unknown = {*when.all, *when.any, *when.none} - known
-        if unknown:
-            raise CatalogueError(f"{place}: no such signal: {', '.join(sorted(unknown))}")
-        if when.certainty not in CERTAINTIES or when.effect not in ("fault", "notice"):
-            raise CatalogueError(f"{place}: certainty or effect is none of the allowed words")
+def _check_fault(fault: Fault, known: set[str], ids: set[str]) -> None:
+    where = f"faults/{fault.id}.toml"
+    for when in fault.when:
+        used = {*when.all, *when.any, *when.none, *when.order, *when.contrary}
+        if used - known:
+            raise CatalogueError(f"{where}: no such signal: {', '.join(sorted(used - known))}")
         if not (when.all or when.any):
-            raise CatalogueError(f"{place}: asks for nothing, so it would always hold")
-        whens.append(when)
-    if not whens:
+            raise CatalogueError(f"{where}: a [[when]] asks for nothing, so it would always hold")
+    if not fault.when:
         raise CatalogueError(f"{where}: no [[when]]")
-    fault = Fault(
-        id=_text(entry, "id", where),
-        order=int(entry.get("order", 100)),
-        title=_text(entry, "title", where),
-        family=_text(entry, "family", where),
-        build_classes=_words(entry, "build_classes", where, needed=True),
-        ranks=_text(entry, "ranks", where),
-        meaning=_text(entry, "meaning", where),
-        unproven=_words(entry, "unproven", where),
-        next_steps=_words(entry, "next_steps", where, needed=True),
-        evidence=_words(entry, "evidence", where, needed=True),
-        explains=_words(entry, "explains", where),
-        sources=_words(entry, "sources", where, needed=True),
-        when=tuple(whens),
-    )
-    unknown = set(fault.evidence) - known
-    if unknown:
-        raise CatalogueError(f"{where}: no such signal: {', '.join(sorted(unknown))}")
-    if set(fault.build_classes) - set(BUILD_CLASSES):
-        raise CatalogueError(f"{where}: no such build class")
-    if not all(source.startswith("https://") for source in fault.sources):
-        raise CatalogueError(f"{where}: a source is not an https address")
-    return fault
+    if set(fault.evidence) - known:
+        missing = ", ".join(sorted(set(fault.evidence) - known))
+        raise CatalogueError(f"{where}: evidence: no such signal: {missing}")
+    if set(fault.explains) - ids:
+        raise CatalogueError(f"{where}: explains a fault that is not there")
+    if not fault.next_steps or not all(source.startswith("https://") for source in fault.sources):
+        raise CatalogueError(f"{where}: next_steps is empty, or a source is not an https address")
 
 
 @lru_cache(maxsize=1)
@@ -201,40 +241,30 @@ def load() -> Catalogue:
     Raises:
         CatalogueError: an entry is not well formed, or no TOML reader is installed.
     """
-    folder = files(__package__)
-    signals: dict[str, Signal] = {}
-    for name, entry in _toml(folder / "signals.toml").items():
+    return read(files(__package__))
+
+
+def read(folder: Any) -> Catalogue:
+    """Reads the catalogue in a folder.
+
+    Raises:
+        CatalogueError: an entry is not well formed, or no TOML reader is installed.
+    """
+    signals: dict[str, Signal] = _read(folder / "signals.toml", dict[str, Signal])
+    harmless = _read(folder / "harmless.toml", dict[str, tuple[Says, ...]]).get("says", ())
+    for name, signal in signals.items():
         if name in DERIVED:
             raise CatalogueError(f"signals.toml: {name} is a derived signal")
-        signals[name] = Signal(
-            name=name,
-            words=_words(entry, "words", f"signals.toml, {name}", needed=True),
-            pattern=re.compile(entry["pattern"]),
-            fatal=bool(entry.get("fatal", False)),
-            ranks=bool(entry.get("ranks", True)),
-            engine=bool(entry.get("engine", False)),
-        )
-    known = {*signals, *DERIVED}
-    faults = [
-        _fault(_toml(file), file.name, known)
-        for file in sorted((folder / "faults").iterdir(), key=lambda file: file.name)
-        if file.name.endswith(".toml")
-    ]
+        for says in signal.says:
+            _check_says(f"signals.toml, {name}", says, with_word=True)
+    for says in harmless:
+        _check_says("harmless.toml", says, with_word=False)
+    found = sorted((folder / "faults").iterdir(), key=lambda file: str(file.name))
+    by_name = {file.name: _read(file, Fault) for file in found if file.name.endswith(".toml")}
+    faults = list(by_name.values())
     ids = {fault.id for fault in faults}
-    if len(ids) != len(faults):
-        raise CatalogueError("faults: an id is there twice")
-    for fault in faults:
-        if set(fault.explains) - ids:
-            raise CatalogueError(f"{fault.id}: explains a fault that is not there")
-    by_word: dict[str, list[Signal]] = {}
-    for signal in signals.values():
-        for word in signal.words:
-            by_word.setdefault(word, []).append(signal)
-    words = {word.encode() for word in by_word}
-    shortest = [word for word in words if not any(other in word for other in words - {word})]
-    return Catalogue(
-        signals,
-        tuple(sorted(faults, key=lambda fault: fault.order)),
-        tuple(sorted(shortest)),
-        tuple((word, tuple(of)) for word, of in by_word.items()),
-    )
+    for name, fault in by_name.items():
+        if name != f"{fault.id}.toml":
+            raise CatalogueError(f"faults/{name}: its id is {fault.id}")
+        _check_fault(fault, {*signals, *DERIVED}, ids)
+    return Catalogue(signals, tuple(sorted(faults, key=lambda fault: fault.order)), harmless)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import dataclass
 
-from hisparse_guard.cli.triage.life import Life
-from hisparse_guard.cli.triage.lines import Line
+from hisparse_guard.cli.triage.model import Place
+from hisparse_guard.cli.triage.run import Run
 
 OK, DIFFERS, UNKNOWN = "ok", "differs", "unknown"
 
@@ -16,126 +16,84 @@ class Item:
     """One point of the checklist.
 
     Attributes:
-        name: what is asked.
-        expected: as in the report.
         state: "ok", "differs" or "unknown".
         found: what this log says, or None.
-        line: the line that the answer rests on, or None.
+        place: the line that the answer rests on, or None.
     """
 
     name: str
     expected: str
     state: str
     found: str | None = None
-    line: Line | None = None
+    place: Place | None = None
 
 
-def _fact(life: Life, name: str, title: str, expected: str, wanted: set[str]) -> Item:
-    fact = life.facts.get(name)
-    if fact is None:
-        return Item(title, expected, UNKNOWN)
-    return Item(
-        title, expected, OK if fact.value.lower() in wanted else DIFFERS, fact.value, fact.line
-    )
+def checklist(run: Run, present: Set[str]) -> list[Item]:
+    """Every point, in a fixed order, for one run of a server."""
+    return [
+        _yes("HiSparse in use", "yes", "hisparse_on" in present),
+        _workspace(present),
+        _split(run, present),
+        _fact(run, "host_pool_gib", "host_pool_gib", "128", {"128", "128.0"}),
+        _fact(run, "block_size", "block size", "64 (128 hits another fault)", {"64"}),
+        _fact(run, "nccl_net_plugin", "NCCL_NET_PLUGIN", "none, on both engines", {"none"}),
+        _graphs(run),
+        _fact(run, "launch_blocking", "CUDA_LAUNCH_BLOCKING", "off", {"0", "none"}),
+        _guarded(run),
+    ]
 
 
-def _seen(life: Life, name: str) -> Line | None:
-    seen = life.seen.get(name)
-    return seen.lines[0] if seen and seen.lines else None
+def _yes(name: str, expected: str, holds: bool) -> Item:
+    return Item(name, expected, OK, "yes") if holds else Item(name, expected, UNKNOWN)
 
 
-def checklist(life: Life, known: Set[str] = frozenset()) -> list[Item]:
-    """Every point, in a fixed order, for one life of a server.
+def _fact(run: Run, fact: str, name: str, expected: str, wanted: set[str]) -> Item:
+    found = run.facts.values.get(fact)
+    if found is None:
+        return Item(name, expected, UNKNOWN)
+    state = OK if found.value.lower() in wanted else DIFFERS
+    return Item(name, expected, state, found.value, found.place)
 
-    Args:
-        known: signals that the guard's evidence vouches for.
-    """
-    items: list[Item] = []
-    present = life.present() | known
-    connectors = life.connectors
 
-    line = _seen(life, "hisparse") or next(
-        (at for name, at in connectors.items() if "HiSparse" in name), None
-    )
-    if line or "hisparse" in known:
-        items.append(Item("HiSparse in use", "yes", OK, "yes", line))
-    else:
-        items.append(Item("HiSparse in use", "yes", UNKNOWN))
+def _workspace(present: Set[str]) -> Item:
+    name = "all-reduce workspace"
+    if "trtllm_in_force" in present:
+        return Item(name, "trtllm", OK, "trtllm")
+    for signal, found in (
+        ("mnnvl_in_force", "mnnvl"),
+        ("workspaces_mixed", "mnnvl and trtllm"),
+        ("workspace_failed", "none could be made"),
+    ):
+        if signal in present:
+            return Item(name, "trtllm", DIFFERS, found)
+    return Item(name, "trtllm", UNKNOWN)
 
-    backend = "all-reduce workspace"
-    mnnvl, trtllm = _seen(life, "workspace_mnnvl"), _seen(life, "workspace_trtllm")
-    verified = _seen(life, "guard_verified_trtllm")
-    if mnnvl:
-        items.append(Item(backend, "trtllm", DIFFERS, "mnnvl", mnnvl))
-    elif trtllm or verified:
-        items.append(Item(backend, "trtllm", OK, "trtllm", trtllm or verified))
-    elif "workspace_mnnvl" in known:
-        items.append(Item(backend, "trtllm", DIFFERS, "mnnvl, by the guard's evidence"))
-    elif "guard_verified_trtllm" in known:
-        items.append(Item(backend, "trtllm", OK, "trtllm, by the guard's evidence"))
-    elif failed := _seen(life, "workspace_failed"):
-        items.append(Item(backend, "trtllm", DIFFERS, "none could be made", failed))
-    else:
-        items.append(Item(backend, "trtllm", UNKNOWN))
 
-    split = "prefill/decode split by NIXL"
+def _split(run: Run, present: Set[str]) -> Item:
+    name = "prefill/decode split by NIXL"
     wanted = "MultiConnector of NixlConnector and HiSparseConnector"
-    nixl = next((at for name, at in connectors.items() if name.startswith("Nixl")), None)
-    if nixl is None and "nixl" in present:
-        nixl = _seen(life, "nixl")
-    if nixl:
-        items.append(Item(split, wanted, OK, ", ".join(connectors) or "NIXL", nixl))
-    elif connectors:
-        at = next(iter(connectors.values()))
-        items.append(Item(split, wanted, DIFFERS, ", ".join(connectors), at))
-    else:
-        items.append(Item(split, wanted, UNKNOWN))
+    connectors = ", ".join(run.facts.connectors)
+    if "nixl" in present:
+        return Item(name, wanted, OK, connectors or "NIXL")
+    return Item(name, wanted, DIFFERS, connectors) if connectors else Item(name, wanted, UNKNOWN)
 
-    pool = life.facts.get("host_pool_gib")
-    if pool is None:
-        items.append(Item("host_pool_gib", "128", UNKNOWN))
-    else:
-        try:
-            same = float(pool.value) == 128
-        except ValueError:
-            same = False
-        items.append(Item("host_pool_gib", "128", OK if same else DIFFERS, pool.value, pool.line))
 
-    items.append(_fact(life, "block_size", "block size", "64 (128 hits another fault)", {"64"}))
-    items.append(
-        _fact(life, "nccl_net_plugin", "NCCL_NET_PLUGIN", "none, on both engines", {"none"})
-    )
+def _graphs(run: Run) -> Item:
+    eager, mode = run.facts.value("enforce_eager"), run.facts.value("cudagraph_mode")
+    if eager and eager.lower() in ("true", "--enforce-eager"):
+        return Item("CUDA graphs", "on", DIFFERS, "off (eager)")
+    if mode:
+        return Item("CUDA graphs", "on", DIFFERS if mode == "NONE" else OK, mode)
+    if run.count("graph_replay"):
+        return Item("CUDA graphs", "on", OK, "FULL graph replayed")
+    return Item("CUDA graphs", "on", OK if eager else UNKNOWN, "not eager" if eager else None)
 
-    eager, mode = life.facts.get("enforce_eager"), life.facts.get("cudagraph_mode")
-    graphs = "CUDA graphs"
-    if eager and eager.value.lower() in ("true", "--enforce-eager"):
-        items.append(Item(graphs, "on", DIFFERS, "off (eager)", eager.line))
-    elif mode:
-        state = DIFFERS if mode.value == "NONE" else OK
-        items.append(Item(graphs, "on", state, mode.value, mode.line))
-    elif eager:
-        items.append(Item(graphs, "on", OK, "not eager", eager.line))
-    elif replay := _seen(life, "graph_replay"):
-        items.append(Item(graphs, "on", OK, "FULL graph replayed", replay))
-    else:
-        items.append(Item(graphs, "on", UNKNOWN))
 
-    blocking = life.facts.get("launch_blocking")
-    title, expected = "CUDA_LAUNCH_BLOCKING", "off, but for finding the call that faults"
-    if blocking is None:
-        items.append(Item(title, expected, UNKNOWN))
-    else:
-        on = blocking.value not in ("0", "None", "")
-        items.append(Item(title, expected, DIFFERS if on else OK, blocking.value, blocking.line))
-
-    guarded = "guard on every rank, or on none"
-    if life.guard_ranks:
-        missing = life.unguarded_ranks()
-        at = next(iter(life.guard_ranks.values()))
-        if missing:
-            items.append(Item(guarded, "all", DIFFERS, f"not on {', '.join(missing)}", at))
-        else:
-            items.append(Item(guarded, "all", OK, f"on {', '.join(life.guard_ranks)}", at))
-    else:
-        items.append(Item(guarded, "all", UNKNOWN))
-    return items
+def _guarded(run: Run) -> Item:
+    name = "guard on every rank, or on none"
+    if not run.guard_ranks:
+        return Item(name, "all", UNKNOWN)
+    missing = run.unguarded_ranks()
+    if missing:
+        return Item(name, "all", DIFFERS, f"not on {', '.join(missing[:32])}")
+    return Item(name, "all", OK, f"on {', '.join([*run.guard_ranks][:32])}")

@@ -1,0 +1,108 @@
+"""The guard's evidence beside a log, by the one reader of evidence: the report command's.
+
+This is the only module of triage that knows what a report looks like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hisparse_guard.cli.triage.reader import Unreadable
+from hisparse_guard.cli.triage.run import Run
+
+_SAY_WORKSPACE = frozenset(
+    {"workspace_mnnvl", "workspace_trtllm", "guard_verified_trtllm", "guard_verified_mnnvl"}
+)
+
+
+@dataclass(frozen=True)
+class Server:
+    """What the evidence says of one server."""
+
+    pids: frozenset[int]
+    signals: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The evidence that was given.
+
+    Attributes:
+        report: what `hisparse-guard report --json` says of it.
+        exit_code: of that report.
+    """
+
+    report: dict[str, Any]
+    exit_code: int
+    servers: tuple[Server, ...]
+
+    def vouches_for(self, run: Run, runs: int) -> frozenset[str]:
+        """The signals that it vouches for in this run.
+
+        Restarted containers have the same process ids: servers that disagree say nothing.
+        """
+        found = {server.signals for server in self._servers_of(run, runs)}
+        signals = found.pop() if len(found) == 1 else frozenset[str]()
+        return signals - _SAY_WORKSPACE if _SAY_WORKSPACE & run.seen.keys() else signals
+
+    def _servers_of(self, run: Run, runs: int) -> list[Server]:
+        """The servers that have a worker's process id in common with the run."""
+        pids = _worker_pids(run)
+        if not pids:
+            return [*self.servers] if len(self.servers) == runs == 1 else []
+        return [server for server in self.servers if pids & server.pids]
+
+    def remarks(self, runs: Sequence[Run]) -> list[str]:
+        """What has to be said of it beside the verdicts of runs."""
+        remarks = [f"evidence of the guard: {self.report.get('verdict')}"]
+        if runs and self.servers and not any(self._servers_of(run, len(runs)) for run in runs):
+            remarks.append(
+                "the evidence is of other processes than the log: no worker's process id is in "
+                f"both (log: {_numbers({p for run in runs for p in _worker_pids(run)})}; "
+                f"evidence: {_numbers({p for server in self.servers for p in server.pids})})"
+            )
+        return remarks
+
+
+def _worker_pids(run: Run) -> set[int]:
+    return {pid for label, pid in run.pids.items() if "Worker" in label}
+
+
+def _numbers(pids: set[int]) -> str:
+    known = sorted(pids)
+    more = f" and {len(known) - 12} more" if len(known) > 12 else ""
+    return (", ".join(map(str, known[:12])) or "none") + more
+
+
+def read(folders: Sequence[str]) -> Evidence:
+    """Reads and judges evidence.
+
+    Raises:
+        Unreadable: a path does not exist or may not be read.
+    """
+    from hisparse_guard.cli.report import judge
+
+    try:
+        report = judge([*folders])
+    except OSError as error:
+        raise Unreadable(f"--evidence {error.filename}: {error.strerror}") from None
+    told = report.to_json()
+    servers = tuple(_server(server) for server in told["servers"])
+    return Evidence(told, report.exit_code, servers)
+
+
+def _server(server: dict[str, Any]) -> Server:
+    workers = server["workers"]
+    signals = {"hisparse_on"} if any(worker["hisparse"] is True for worker in workers) else set()
+    if any("mnnvl" in worker["workspace"]["all"] for worker in workers):
+        signals.add("workspace_mnnvl")
+    elif server["verdict"] == "safe":
+        signals.add("guard_verified_trtllm")
+    if server["ranks_missing"]:
+        signals.add("guard_part")
+    if workers and all(worker.get("kernel_class") == "waits" for worker in workers):
+        signals.add("kernel_waits")
+    pids = frozenset(worker["pid"] for worker in workers if isinstance(worker["pid"], int))
+    return Server(pids, frozenset(signals))

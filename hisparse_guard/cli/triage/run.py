@@ -1,0 +1,329 @@
+"""What a log says about one run of a server: from a start to the next start.
+
+Records are handed over one by one; what is kept is bounded: of each signal a count, the ranks
+and the first few places.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import re2
+
+from hisparse_guard.cli.triage import standstill
+from hisparse_guard.cli.triage.catalogue import Catalogue
+from hisparse_guard.cli.triage.facts import Facts
+from hisparse_guard.cli.triage.model import LEVELS, Place, Record
+from hisparse_guard.cli.triage.standstill import Standstill, Stats
+
+KEPT = 6
+_MOST_TROUBLE = 40
+
+_ACCESS = re2.compile(
+    r'[\w.:\[\]%-]{1,80} - "([A-Z]{3,10}) (/\S*) HTTP/[\d.]{1,4}" '
+    r"([1-5]\d\d)(?: [A-Za-z -]{2,40})?$"
+)
+# Requests that are answered by the engine; /health is answered 200 by a server that stands still.
+_ANSWERS = re2.compile(
+    r"/(?:v1/(?:chat/completions|completions|responses|messages|embeddings|rerank|score|audio/)"
+    r"|v2/(?:rerank|chat)|pooling|classify|score|rerank|generate|invocations|inference/v1/generate"
+    r"|cohere/)[/\w]*(?:\?|$)"
+)
+# Words for a death, looked for in a message up to where a client's words may begin.
+_DEATH = re2.compile(
+    r"(?i)\b(?:died|dead|crash(?:ed|ing)?|killed|unexpectedly|exit ?code:? -?[1-9]"
+    r"|exited with code [1-9]|exit(?:ed with)? status [1-9]|aborted|core dumped|fatal|segfault"
+    r"|sig(?:segv|abrt|kill|bus)|signal(?:=| )\d+|terminate called|out of memory|oom|panic)\b"
+)
+_CLIENT_PART = re2.compile(r"(?i)\breq(?:uest)?s?\b|[\"'`{]|\bprompt\b|\bid\b")
+_CORRUPTED = re2.compile(r"Corrupted: [1-9]\d{0,9} reqs")
+_GUARD_RANK = re2.compile(r"\brank[= ](\d{1,6})\b")
+_LIBRARY = ("torch/", "concurrent/", "threading.py", "multiprocessing/", "asyncio/", "ray/_private")
+_OWN = ("v1/executor/", "v1/engine/", "v1/worker/", "cuda_graph", "cudagraph", "compilation/")
+
+
+@dataclass
+class Seen:
+    """How often a signal came, from which ranks, and the first places that say it."""
+
+    count: int = 0
+    places: list[Place] = field(default_factory=list)
+    ranks: dict[str, Place] = field(default_factory=dict)
+    dps: set[int] = field(default_factory=set)
+    last: Place | None = None
+
+    def add(self, place: Place, dp: int | None) -> None:
+        """Adds a place that says it."""
+        self.count += 1
+        self.last = place
+        if dp is not None:
+            self.dps.add(dp)
+        if place.rank is not None and len(self.ranks) < 4096:
+            self.ranks.setdefault(place.rank, place)
+        if len(self.places) < KEPT:
+            self.places.append(place)
+
+
+@dataclass
+class Trouble:
+    """A record that speaks against the server.
+
+    Attributes:
+        what: its first line, or the exception of its traceback.
+        frame: the innermost frame of its traceback outside libraries, or None.
+        signals: what of the catalogue it says.
+    """
+
+    place: Place
+    what: str
+    frame: str | None
+    signals: tuple[str, ...]
+
+
+@dataclass(eq=False)
+class Run:
+    """One run of a server.
+
+    Attributes:
+        origin: pod or container, where the log names it.
+        number: 1-based, of this origin in this log.
+        begun_by: what showed that a new server started, or None for the log's beginning.
+        recognised: True where a line of a vLLM server is in it.
+    """
+
+    catalogue: Catalogue
+    origin: str | None
+    number: int
+    first: Place
+    begun_by: str | None = None
+    last: Place | None = None
+    recognised: bool = False
+    markers: dict[str, tuple[str | None, int | None]] = field(default_factory=dict)
+    seen: dict[str, Seen] = field(default_factory=dict)
+    facts: Facts = field(default_factory=Facts)
+    pids: dict[str, int] = field(default_factory=dict)
+    ranks: dict[str, Place] = field(default_factory=dict)
+    guard_ranks: dict[str, Place] = field(default_factory=dict)
+    troubles: list[Trouble] = field(default_factory=list)
+    trouble_count: int = 0
+    excused: dict[str, int] = field(default_factory=dict)
+    came_up: Place | None = None
+    shutdown: Place | None = None
+    shutdown_done: Place | None = None
+    answered: Place | None = None
+    last_answer: Place | None = None
+    failed_requests: int = 0
+    engines: dict[str, Standstill] = field(default_factory=dict)
+    slow_lines: int = 0
+    corrupted: Place | None = None
+    wait_in_startup: Place | None = None
+    times: dict[int, str] = field(default_factory=dict)
+    kernel_frame: str | None = None
+
+    @property
+    def up(self) -> bool:
+        """True once the server came up or answered."""
+        return self.came_up is not None or self.answered is not None or bool(self.engines)
+
+    def take(self, record: Record) -> None:
+        """Adds one record."""
+        place = record.place()
+        self.last = place
+        if record.time:
+            # By length: times of the runtime and of vLLM are not to be compared.
+            self.times[min(len(record.time), 40)] = record.time
+        if record.label and record.kind != "main":
+            self.recognised = True
+        if record.label and record.pid is not None and len(self.pids) < 4096:
+            self.pids.setdefault(record.label, record.pid)
+        if record.source is not None:
+            self.recognised = True
+        if record.rank is not None and record.kind == "worker" and len(self.ranks) < 4096:
+            self.ranks.setdefault(record.rank, place)
+        if record.access:
+            self._access(record, place)
+        elif not record.cut and self._statistics(record, place):
+            return
+        else:
+            self._say(record, place)
+
+    def first_trouble(self) -> Trouble | None:
+        """What went wrong first, by the order of the log."""
+        return min(self.troubles, key=lambda one: one.place.order, default=None)
+
+    def count(self, name: str) -> int:
+        """How many records said it."""
+        seen = self.seen.get(name)
+        return seen.count if seen else 0
+
+    def _access(self, record: Record, place: Place) -> None:
+        found = _ACCESS.match(record.message)
+        if not found:
+            return
+        self.recognised = True
+        method, path, status = found.groups()
+        if status[0] == "5":
+            self.failed_requests += 1
+            self._trouble(Trouble(place, f"a request was answered with {status}", None, ()))
+        elif status[0] == "2" and method == "POST" and _ANSWERS.match(path):
+            self._answer(place)
+
+    def _answer(self, place: Place) -> None:
+        self.answered = self.answered or place
+        self.last_answer = place
+
+    def _statistics(self, record: Record, place: Place) -> bool:
+        if (
+            record.kind not in ("api", "main", "engine")
+            or "Avg prompt throughput" not in record.message
+        ):
+            return False
+        stats = standstill.parse(place, record.message)
+        if stats is None:
+            return False
+        self.recognised = True
+        name = record.message.partition(": Avg")[0] if "Avg" in record.message[1:60] else ""
+        key = f"{record.label or ''} {name}".strip()
+        if len(self.engines) < 512 or key in self.engines:
+            self.engines.setdefault(key, Standstill()).statistics(stats)
+        if stats.generation > 0:
+            self._answer(place)
+        if stats.running and stats.prompt < 1 and 0 < stats.generation / stats.running < 6:
+            self.slow_lines += 1
+        if self.corrupted is None and _CORRUPTED.search(record.message[:1200]):
+            self.corrupted = place
+        return True
+
+    def _say(self, record: Record, place: Place) -> None:
+        believed = not record.cut and not record.severe
+        if believed and self.facts.take(record.message, place) and record.kind != "bare":
+            self.recognised = True
+        said = [] if record.cut else self._signals(record, place)
+        if "startup_complete" in said and self.came_up is None:
+            self.came_up = place
+        if "shm_wait" in said:
+            self._wait(place)
+        if "guard_armed" in said:
+            self._armed(record, place)
+        if self.shutdown and any(self.catalogue.signals[name].at_shutdown for name in said):
+            return
+        fatal = tuple(name for name in said if name in self.catalogue.fatal)
+        if not fatal and self._is_excused(record, said):
+            return
+        if fatal or record.severe or self._sounds_fatal(record):
+            self._trouble_of(record, fatal)
+        elif "shutdown" in said and self.shutdown is None and not self.troubles:
+            self.shutdown = place
+        elif "shutdown_complete" in said and self.shutdown is not None:
+            self.shutdown_done = place
+
+    def _signals(self, record: Record, place: Place) -> list[str]:
+        matchers = self.catalogue.matchers
+        said = matchers["message"].match(record.message, record)
+        places = dict.fromkeys(said, place)
+        for at, found in (("exception", record.exceptions), ("frame", record.frames)):
+            for number, order, text in found:
+                for name in matchers[at].match(text, record):
+                    places.setdefault(name, record.place(number, order, text))
+        if not record.exceptions and "died" not in record.message and record.severe:
+            # The line of an exception alone, behind the head of a log line.
+            for name in matchers["exception"].match(record.message, record):
+                places.setdefault(name, place)
+        for name, where in places.items():
+            seen = self.seen.get(name)
+            if seen is None:
+                seen = self.seen[name] = Seen()
+            seen.add(where, record.dp)
+        if places and (places.keys() & self.catalogue.fatal or record.kind != "bare"):
+            self.recognised = True
+        return list(places)
+
+    def _is_excused(self, record: Record, said: list[str]) -> bool:
+        """True where a message at ERROR says nothing against the server."""
+        if not record.severe or record.cut:
+            return False
+        if (why := self.catalogue.excuses.match(record.message, record)) != []:
+            self.excused[why[0]] = self.excused.get(why[0], 0) + 1
+            return True
+        # A known sign that is not fatal: a workspace that could not be made, say.
+        return bool(said) and not record.traceback
+
+    def _sounds_fatal(self, record: Record) -> bool:
+        """True where a line below ERROR, or without a level, says that something died."""
+        if record.kind not in ("engine", "worker", "main", "system", "bare", "native"):
+            return False
+        level = LEVELS.get(record.level or "WARNING", 0)
+        if level < LEVELS["WARNING"] and record.kind != "system":
+            return False
+        message = record.message[:400]
+        client = _CLIENT_PART.search(message)
+        return bool(_DEATH.search(message[: client.start()] if client else message))
+
+    def _trouble_of(self, record: Record, fatal: tuple[str, ...]) -> None:
+        text = record.exceptions[0][2] if record.exceptions else ""
+        frame = _innermost(record)
+        if (
+            fatal
+            and frame
+            and not self.kernel_frame
+            and {"illegal_access", "cuda_error"} & {*fatal}
+        ):
+            self.kernel_frame = frame
+        where = record.place(text=record.message)
+        self._trouble(Trouble(where, text or record.message, frame, fatal))
+
+    def _trouble(self, trouble: Trouble) -> None:
+        self.trouble_count += 1
+        if len(self.troubles) < _MOST_TROUBLE:
+            self.troubles.append(trouble)
+
+    def _wait(self, place: Place) -> None:
+        if not self.up:
+            self.wait_in_startup = self.wait_in_startup or place
+            return
+        stuck = [one for one in self.engines.values() if one.current]
+        for one in stuck or [self.engines.setdefault("", Standstill())]:
+            one.waits(place)
+
+    def _armed(self, record: Record, place: Place) -> None:
+        rank = record.rank if record.kind == "worker" else None
+        named = _GUARD_RANK.search(record.message)
+        if rank is None and named:
+            rank = f"rank {named.group(1)}"
+        if rank is not None and len(self.guard_ranks) < 4096:
+            self.guard_ranks.setdefault(rank, place)
+
+    def last_stats(self) -> Stats | None:
+        """The last statistics of any engine."""
+        found = [one.last for one in self.engines.values() if one.last]
+        return max(found, key=lambda stats: stats.place.order, default=None)
+
+    def unguarded_ranks(self) -> list[str]:
+        """Ranks of which no armed line is there while other ranks have one."""
+        if not self.guard_ranks:
+            return []
+        # Where processes carry no rank in their name the guard's own line has it.
+        armed = {*self.guard_ranks, *(f"TP{rank[5:]}" for rank in self.guard_ranks if " " in rank)}
+        missing = [rank for rank in self.ranks if rank not in armed]
+        if missing or self.count("multi_node") or self.facts.value("nnodes"):
+            # A log of one node has nothing of the ranks of the others.
+            return missing
+        size = self.facts.number("tensor_parallel_size") or 0
+        if all(rank.startswith("TP") for rank in self.guard_ranks):
+            return [f"TP{n}" for n in range(min(size, 1024)) if f"TP{n}" not in armed]
+        return []
+
+
+def _innermost(record: Record) -> str | None:
+    """The innermost frame outside libraries, or the innermost one."""
+    for _, _, frame in reversed(record.frames):
+        if not any(part in frame for part in _LIBRARY):
+            return frame
+    return record.frames[-1][2] if record.frames else None
+
+
+def in_a_kernel(frame: str | None) -> bool:
+    """True where a frame is of a kernel or a layer, and not of the machinery around it."""
+    if not frame or "allreduce" in frame or "trtllm_mnnvl" in frame or "hisparse" in frame:
+        return False
+    return not any(part in frame for part in (*_LIBRARY, *_OWN))

@@ -1,0 +1,184 @@
+"""Takes off what container runtimes, collectors and terminals put around a log line.
+
+Kubernetes CRI, `kubectl logs --prefix` and `--timestamps`, stern, docker json-file, docker
+compose, journald, dmesg, Loki, and any JSON with a message in it, one inside the other.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import re2
+
+from hisparse_guard.cli.triage.model import MOST_LINE, MOST_TEXT, Row
+
+_ANSI = re2.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[()][A-Z0-9]")
+_ISO = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?: ?(?:Z|[+-]\d\d:?\d\d))?"
+_CRI = re2.compile(rf"({_ISO}) (?:stdout|stderr) [FP](?: |$)")
+_STAMP = re2.compile(rf"({_ISO})[ \t]+")
+_JOURNAL = re2.compile(
+    rf"([A-Z][a-z]{{2}} [ \d]\d \d\d:\d\d:\d\d(?:\.\d{{1,9}})?|{_ISO}) "
+    r"([\w.-]{1,200}) ([\w.@/-]{1,80})(?:\[\d{1,9}\])?: "
+)
+_POD = re2.compile(r"\[(pod/[\w./-]{1,300})\] ?")
+_DMESG = re2.compile(r"\[ {0,8}\d{1,9}\.\d{1,9}\] ")
+_STERN = re2.compile(r"([a-z0-9][a-z0-9.-]{0,252} [a-z0-9][a-z0-9-]{0,62}) ")
+_COMPOSE = re2.compile(r"([\w][\w.-]{0,80}) {0,60}\| ")
+_LABELS = re2.compile(r'\{((?:[A-Za-z_]\w*="[^"]*"(?:, ?)?)+)\}[ \t]?')
+_LABEL = re2.compile(r'([A-Za-z_]\w*)="([^"]*)"')
+# What a line of vLLM begins with: only before it are two bare words a pod and a container.
+_BEGINS = re2.compile(
+    r"\(\w[\w.-]{0,60}(?: rank=\d{1,6})?,? ?pid=\d|(?:INFO|ERROR|WARNING|DEBUG|CRITICAL)[ :]"
+    r'|\{"|\x1b\[|\((?:Worker|EngineCore|APIServer)\w*\)'
+)
+_CUT_LEVEL = re2.compile(
+    r'"(?:levelname|level|severity)": ?"(ERROR|CRITICAL|FATAL|error|critical|fatal)"'
+)
+_SYSTEM = ("kernel", "systemd", "systemd-oomd", "earlyoom", "containerd", "dockerd", "kubelet")
+_MESSAGE_KEYS = (
+    "log", "MESSAGE", "message", "msg", "textPayload", "line", "body", "@message", "event",
+)  # fmt: skip
+_ORIGIN_KEYS = ("pod_name", "pod", "kubernetes_pod_name", "container_name", "instance", "host")
+_MOST_PREFIXES = 4096
+
+
+def strip_ansi(text: str) -> str:
+    """Returns `text` without terminal control sequences."""
+    return str(_ANSI.sub("", text)) if "\x1b" in text else text
+
+
+class Unwrapper:
+    """Takes the lines of one file; knows the prefixes that were seen before vLLM's lines."""
+
+    def __init__(self) -> None:
+        self.prefixes: set[str] = set()
+
+    def row(self, file: str, number: int, order: int, raw: bytes) -> Row:
+        """Unwraps one physical line."""
+        text = raw[:MOST_LINE].decode("utf-8", "replace").rstrip("\r\n").replace("\x00", "\ufffd")
+        row = Row(file, number, order, [])
+        for _ in range(8):
+            text = strip_ansi(text).lstrip("\ufeff")
+            after = self._json(text, row) if text[:1] == "{" else self._prefix(text, row)
+            if after is None:
+                break
+            text = after
+        # A progress bar goes back to the beginning of its line with \r.
+        row.texts = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+        row.texts = [line[:MOST_TEXT] for line in row.texts if line] or [""]
+        return row
+
+    def _prefix(self, text: str, row: Row) -> str | None:
+        first = text[:1]
+        if first.isdigit() and (found := _CRI.match(text) or _STAMP.match(text)):
+            if journal := _JOURNAL.match(text):
+                return self._journal(text, journal, row)
+            row.time = row.time or found.group(1)
+            return text[found.end() :]
+        if first == "[":
+            if found := _POD.match(text):
+                row.origin = row.origin or found.group(1)
+                return text[found.end() :]
+            if found := _DMESG.match(text):
+                row.system = True
+                return text[found.end() :]
+            return None
+        if first.isupper() and (found := _JOURNAL.match(text)):
+            return self._journal(text, found, row)
+        if first == "(" or first == " " or row.origin is not None:
+            return None
+        for pattern in (_COMPOSE, _STERN):
+            if found := pattern.match(text):
+                prefix = found.group(1)
+                if prefix in self.prefixes or _BEGINS.match(text[found.end() :]):
+                    if len(self.prefixes) < _MOST_PREFIXES:
+                        self.prefixes.add(prefix)
+                    row.origin = prefix
+                    return text[found.end() :]
+        return None
+
+    def _journal(self, text: str, found: Any, row: Row) -> str:
+        row.time = row.time or found.group(1)
+        row.known.setdefault("host", found.group(2))
+        row.system = found.group(3) in _SYSTEM
+        return text[found.end() :]
+
+    def _json(self, text: str, row: Row) -> str | None:
+        if labels := _LABELS.match(text):
+            _origin(dict(_LABEL.findall(labels.group(1))), row)
+            return text[labels.end() :]
+        try:
+            record: Any = json.loads(text)
+        except (ValueError, RecursionError):
+            return _cut_json(text, row)
+        if not isinstance(record, dict):
+            return None
+        key, message = next(
+            ((key, record[key]) for key in _MESSAGE_KEYS if isinstance(record.get(key), str)),
+            ("", None),
+        )
+        if message is None:
+            return None
+        _known(record, row)
+        trace = record.get("exc_info") or record.get("exc_text")
+        # Docker's own newline at the end of a line is no part of it.
+        message = message.rstrip("\r\n") if key in ("log", "line", "MESSAGE") else message
+        return f"{message}\n{trace}" if isinstance(trace, str) and trace else message
+
+
+def _cut_json(text: str, row: Row) -> str | None:
+    """The first string of a JSON object that is cut off; what else it says is lost."""
+    for key in _MESSAGE_KEYS[:6]:
+        for begin in (f'{{"{key}":"', f'{{"{key}": "'):
+            if text.startswith(begin):
+                body = text[len(begin) :]
+                end = body.find('","')
+                body = body[: end if end >= 0 else len(body)].rstrip("\\")
+                try:
+                    return str(json.loads(f'"{body}"')).rstrip("\r\n")
+                except ValueError:
+                    row.cut = True
+    if level := _CUT_LEVEL.search(text[:2000]):
+        # What it says is lost, and that it was an error is not.
+        row.known |= {"level": level.group(1).upper(), "logger": "cut"}
+    return None
+
+
+def _known(record: dict[str, Any], row: Row) -> None:
+    """What a JSON record says beside its message; the innermost record counts."""
+    for name, keys in (
+        ("time", ("asctime", "timestamp", "time", "@timestamp", "ts")),
+        ("level", ("levelname", "level", "severity")),
+        ("label", ("vllm_process_name", "processName")),
+        ("pid", ("process", "pid")),
+        ("logger", ("name", "logger")),
+        ("file", ("filename", "fileinfo")),
+        ("lineno", ("lineno",)),
+    ):
+        for key in keys:
+            value = record.get(key)
+            if isinstance(value, str | int) and not isinstance(value, bool):
+                row.known[name] = str(value)[:200] if isinstance(value, str) else _number(value)
+                break
+    if record.get("SYSLOG_IDENTIFIER") in _SYSTEM or record.get("_TRANSPORT") == "kernel":
+        row.system = True
+    for holder in (
+        record,
+        *(record.get(k) for k in ("kubernetes", "labels", "resource", "fields")),
+    ):
+        if isinstance(holder, dict):
+            _origin(holder, row)
+            if isinstance(holder.get("labels"), dict):
+                _origin(holder["labels"], row)
+
+
+def _number(value: int) -> str:
+    return str(value) if -(10**12) < value < 10**12 else ""
+
+
+def _origin(holder: dict[str, Any], row: Row) -> None:
+    for key in _ORIGIN_KEYS:
+        value = holder.get(key)
+        if isinstance(value, str) and value and row.origin is None and key != "host":
+            row.origin = value[:300]
