@@ -76,10 +76,11 @@ class ProcessState:
         pin = last.pinned if last is not None else None
         current = config is not None
         decision = decide(answer, self.hisparse, env_backend(), current, settings, pin)
-        if group is None:
-            self._of_process = decision
-        else:
+        try:
             self._by_group[id(group)] = (weakref.ref(group), decision)
+        except TypeError:
+            # None, or a fork's `group_size`.
+            self._of_process = decision
         return decision
 
     def last_decision(self, group: Any) -> Decision | None:

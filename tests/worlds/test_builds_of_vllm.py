@@ -74,7 +74,8 @@ def test_the_program_behaves_as_without(name: str, setting: str, results: Any) -
     assert other_lines(guarded["stderr"]) == other_lines(unguarded["stderr"])
     said = guard_lines(guarded["stderr"])
     if setting == "no-hisparse":
-        assert said == []
+        # A config that cannot be read is said in every process: it might hide HiSparse.
+        assert [line for line in said if "internal error" not in line] == []
     assert len(trouble(guarded["stderr"])) <= 1, said
     assert "verified: backend=None" not in guarded["stderr"]
 

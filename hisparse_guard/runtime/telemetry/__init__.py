@@ -275,5 +275,6 @@ def _describe_process(injected_via: str) -> events.Armed:
 
 
 def _plain(answer: Any) -> Any:
-    # As JSON has it, and hashable: what has an unknown shape is written as its repr.
-    return answer if parse_answer(answer) is not None else repr(answer)
+    # As JSON has it, and hashable. What has an unknown shape is written as its repr, without the
+    # address in it, which would make every answer a new one.
+    return answer if parse_answer(answer) is not None else repr(answer).partition(" at 0x")[0]

@@ -20,13 +20,12 @@ def global_rank() -> tuple[int | None, int | None]:
 
 def group_fields(group: Any) -> dict[str, Any]:
     """`group`, a torch process group or vLLM's own kind, as the evidence has it: this process's
-    rank in it, its size, and torch's name for it; None where the resolver is given no group."""
-    rank, size = getattr(group, "rank", None), getattr(group, "world_size", None)
-    if group is not None and not (type(rank) is int and type(size) is int):
-        distributed = sys.modules["torch.distributed"]
-        rank, size = distributed.get_rank(group), distributed.get_world_size(group)
+    rank in it, its size, and torch's name for it; None where there is no group."""
+    rank = getattr(group, "rank", None)
+    size = getattr(group, "world_size", None) or getattr(group, "size", None)
+    numbers = [value() if callable(value) else value for value in (rank, size)]
     name = getattr(group, "group_name", None)
-    return {"group_rank": rank, "group_size": size, "group": name if type(name) is str else None}
+    return {"group_rank": numbers[0], "group_size": numbers[1], "group": name}
 
 
 def rendezvous() -> str | None:
