@@ -132,6 +132,81 @@ def with_hisparse(text: str) -> str:
     )
 
 
+KEPT = """
+_kept_fi_ar_backends = {}
+
+
+def keep_fi_ar_backend(group):
+    _kept_fi_ar_backends[id(group)] = _resolve_fi_ar_backend(group)
+
+
+def kept_fi_ar_backend(group):
+    return _kept_fi_ar_backends.get(id(group))
+
+
+def get_fi_ar_workspace("""
+
+
+def mended(text: str) -> str:
+    """0.34.0's module, keeping for each group what was resolved while its config was current."""
+    return _edit(
+        text,
+        (r"\ndef get_fi_ar_workspace\(", KEPT),
+        (
+            r"(def get_fi_ar_quant_workspace\([^)]*group: ProcessGroup,\n)",
+            r"\1    resolved_backend: tuple[str | None, bool] | None = None,\n",
+        ),
+        (
+            r"backend, allow_trtllm_fallback = _resolve_fi_ar_backend\(group\)\n",
+            "backend, allow_trtllm_fallback = resolved_backend or _resolve_fi_ar_backend(group)\n",
+        ),
+        (
+            r"(input_tensor\.dtype,\n            group=self\.group,\n)",
+            r"\1            resolved_backend=self.resolved_backend,\n",
+        ),
+    )
+
+
+def _passing(*patterns: str) -> Any:
+    """Callers that pass what is kept for their group, as the last argument."""
+    kept = "from vllm.distributed.device_communicators.flashinfer_all_reduce import (\n"
+    kept += "    kept_fi_ar_backend,\n)\n"
+    more = r"\1, resolved_backend=kept_fi_ar_backend(get_tp_group().cpu_group)\2"
+
+    def edit(text: str) -> str:
+        first = r"(\nimport torch\n)"
+        edits = [(rf"({pattern})(,?\s*\))", more) for pattern in patterns]
+        return _edit(text, (first, rf"\1{kept}"), *edits)
+
+    return edit
+
+
+def keeping_communicator(text: str) -> str:
+    return _edit(
+        text,
+        (
+            r"(            FlashInferAllReduce,\n        \)\n)",
+            r"\1        from vllm.distributed.device_communicators import flashinfer_all_reduce\n\n"
+            '        if unique_name.split(":")[0] == "tp":\n'
+            r"            flashinfer_all_reduce.keep_fi_ar_backend(self.cpu_group)\n",
+        ),
+    )
+
+
+GROUP = r"group=get_tp_group\(\)\.cpu_group"
+MENDED = {
+    MODULE: mended,
+    "vllm/distributed/device_communicators/cuda_communicator.py": keeping_communicator,
+    "vllm/model_executor/layers/fused_allreduce_gemma_rms_norm.py": _passing(GROUP),
+    "vllm/models/qwen3_5/nvidia/ops/fused_allreduce_norm_quant.py": _passing(GROUP),
+    "vllm/models/muse_spark/nvidia/specialized_decode/runtime/flashinfer_ops.py": _passing(
+        r"group=wrapper\.group"
+    ),
+    "vllm/compilation/passes/fusion/allreduce_rms_fusion.py": _passing(
+        GROUP, r"\*\*workspace_kwargs"
+    ),
+}
+
 ATTENTION = "vllm/config/attention.py"
 DERIVED: dict[str, tuple[str, dict[str, Any]]] = {
     "leaky": ("0.33.0", {MODULE: leaky}),
@@ -142,6 +217,8 @@ DERIVED: dict[str, tuple[str, dict[str, Any]]] = {
     "fork-device": ("0.33.0", {MODULE: device_fork}),
     "keyword-group": ("0.33.0", {MODULE: keyword_group}),
     "odd-shape": ("0.33.0", {MODULE: odd_shape}),
+    # Every caller passes what was resolved while the config was current.
+    "mended": ("0.34.0", MENDED),
 }
 
 # What a release imports that the one of the environment does not.
@@ -160,9 +237,9 @@ def tree(name: str) -> Path:
 
 
 def classified(name: str) -> Any:
-    from hisparse_guard.runtime.classify import classify
+    from hisparse_guard.runtime.telemetry.build_class import build_class
 
-    return classify([str(tree(name) / "vllm")])
+    return build_class([str(tree(name) / "vllm")])
 
 
 def run_jobs(

@@ -9,182 +9,23 @@ front of it or without:
 A job: {"name", "start_method", "ranks", "options", "env"}. For each, one line of JSON: what each
 rank found, and all that the ranks wrote to standard output and error.
 
-vLLM's own code runs, from its releases. Stood in, since there is no GPU: the platform query, the
-size table that needs compiled ops, `TorchDistBackend`, and the one CUDA-only call
-`create_allreduce_fusion_workspace`, which records the backend it was asked for.
+vLLM's own code runs, from its releases; `worker` says what is stood in for the GPU.
 """
 
 from __future__ import annotations
 
-import datetime
-import importlib
 import json
 import multiprocessing
 import os
 import queue
-import re
 import sys
 import tempfile
 import traceback
 from types import FunctionType, SimpleNamespace
 
-FI = "vllm.distributed.device_communicators.flashinfer_all_reduce"
-HOLDERS = (
-    "vllm.compilation.passes.fusion.allreduce_rms_fusion",
-    "vllm.model_executor.layers.fused_allreduce_gemma_rms_norm",
-)
-
-
-class Workspace:
-    """What FlashInfer would have made: the backend asked for, and no memory behind it."""
-
-    mc_ptr = 1
-
-    def __init__(self, backend):
-        self.backend = backend
-        self.alive = True
-
-    def destroy(self):
-        self.alive = False
-
-    def is_buffer_size_sufficient(self, **_):
-        return True
-
-
-class Worker:
-    """One rank: real vLLM around stand-ins for the GPU."""
-
-    def __init__(self, rank, size, options):
-        import torch.distributed as dist
-
-        self.rank, self.size, self.options = rank, size, options
-        self.made = []
-        self.refuse = set(options.get("refuse", ()))
-        self.dist = dist
-        self._log()
-        from vllm.config import VllmConfig, set_current_vllm_config
-        from vllm.config.device import DeviceConfig
-
-        self.set_config = set_current_vllm_config
-        self.config = VllmConfig(device_config=DeviceConfig(device="cpu"))
-        self.draft = VllmConfig(device_config=DeviceConfig(device="cpu"))
-        dist.init_process_group(
-            "gloo",
-            init_method=options["store"],
-            rank=rank,
-            world_size=size,
-            timeout=datetime.timedelta(seconds=options.get("timeout", 60)),
-        )
-        from vllm.distributed.parallel_state import init_distributed_environment
-
-        with set_current_vllm_config(self.draft):
-            init_distributed_environment(
-                world_size=size, rank=rank, local_rank=rank, backend="gloo"
-            )
-        self.group = dist.group.WORLD
-        if options["hisparse"]:
-            try:
-                from vllm.config.attention import HiSparseConfig
-
-                self.config.attention_config.hisparse_config = HiSparseConfig()
-            except ImportError:
-                # A fork that carries HiSparse on an older base has the attribute.
-                self.config.attention_config.hisparse_config = SimpleNamespace()
-        self.fi = importlib.import_module(FI)
-        self._stand_in()
-
-    def _log(self):
-        # From 0.31 on vLLM's workers do this by hand; before, importing vLLM does.
-        try:
-            from vllm.config.logging import LoggingConfig
-            from vllm.logger import configure_logging
-        except ImportError:
-            return
-        import vllm.logger
-
-        # The platform warnings ask for a GPU.
-        vllm.logger._log_platform_warnings = lambda config: None
-        configure_logging(LoggingConfig())
-
-    def _stand_in(self):
-        fi = self.fi
-        capability = SimpleNamespace(to_int=lambda: 90, major=9, minor=0)
-        fi.current_platform = SimpleNamespace(
-            is_cuda=lambda: True,
-            get_device_capability=lambda *a, **k: capability,
-            has_device_capability=lambda *a, **k: True,
-        )
-        from vllm.config.compilation import PassConfig
-
-        PassConfig.default_fi_allreduce_fusion_max_size_mb = staticmethod(lambda: {self.size: 1})
-        fi.TorchDistBackend = lambda group: SimpleNamespace(group=group)
-        fi.fi_ar_available = True
-
-        def create(*, backend, **_):
-            self.made.append(backend)
-            if backend in self.refuse:
-                raise RuntimeError(f"no {backend} here")
-            return Workspace(backend)
-
-        fi.flashinfer_comm.create_allreduce_fusion_workspace = create
-        nodes = self.options.get("nodes", 1)
-        if nodes > 1:
-            # The nodes of a world are told by shared memory; one machine has one.
-            for name in ("_node_count", "get_node_count"):
-                if hasattr(fi, name):
-                    real = getattr(fi, name)
-
-                    def count(*args, real=real):
-                        real(*args)
-                        return nodes
-
-                    setattr(fi, name, count)
-
-    def standalone(self, group=None):
-        return self.fi.FlashInferAllReduce(group or self.group, "cpu")
-
-    def arguments(self, group=None):
-        import torch
-
-        return {
-            "world_size": self.size,
-            "rank": self.rank,
-            "max_token_num": 16,
-            "hidden_dim": 64,
-            "dtype": torch.bfloat16,
-            "group": group or self.group,
-        }
-
-    def get(self, group=None, **more):
-        return self.fi.get_fi_ar_workspace(**self.arguments(group), **more)
-
-    def get_quant(self, group=None):
-        return self.fi.get_fi_ar_quant_workspace(**self.arguments(group))
-
-    def first_all_reduce(self, communicator):
-        """The first all-reduce that is small enough makes the workspace, outside the context."""
-        import torch
-
-        if communicator.disabled:
-            # As `should_use_fi_ar` answers then.
-            return False
-        return communicator._ensure_workspace(64, torch.bfloat16)
-
-
-def backend(workspace):
-    return getattr(workspace, "backend", None)
-
-
-def kind(function):
-    return "original function" if type(function) is FunctionType else "guarded"
-
-
-def lazy(w):
-    """The fault: resolved in the config context, made outside it by the first all-reduce."""
-    with w.set_config(w.config):
-        communicator = w.standalone()
-    usable = w.first_all_reduce(communicator)
-    return {"usable": usable, "backend": backend(w.fi._fi_ar_workspace)}
+import callers
+import conditions
+from worker import HOLDERS, Worker, backend, import_with_ops, is_there, kind, preload
 
 
 def eager(w):
@@ -281,7 +122,7 @@ def failed(w):
 
 def hot_path(w):
     """After the first verified workspace the original function is back everywhere."""
-    holders = [import_with_ops(name) for name in HOLDERS if _there(name)]
+    holders = [import_with_ops(name) for name in HOLDERS if is_there(name)]
     with w.set_config(w.config):
         w.standalone()
     names = ("get_fi_ar_workspace", "get_fi_ar_quant_workspace")
@@ -314,12 +155,6 @@ def timed(w):
     return {"ns": sorted(runs)[len(runs) // 2] / number * 1e9}
 
 
-def _there(name):
-    import importlib.util
-
-    return importlib.util.find_spec(name) is not None
-
-
 def fused_op(w):
     """The fused op's own way in: `_can_use_flashinfer` of the eager model paths."""
     import torch
@@ -347,124 +182,11 @@ def fused_op(w):
     return {"ok": bool(ok[0]), "backend": backend(w.fi._fi_ar_workspace)}
 
 
-def rank_fault(w):
-    """One rank's logging and evidence raise: it answers what the other answers all the same."""
-    if w.rank == 0:
-        import logging
-
-        class Broken(logging.Handler):
-            def emit(self, record):
-                if "hisparse-guard" in record.getMessage():
-                    raise OSError("no space left on device")
-
-        logging.getLogger("vllm").addHandler(Broken())
-        os.environ["HISPARSE_GUARD_EVIDENCE_DIR"] = "/proc/nowhere"
-    return lazy(w)
-
-
-def settings_late(w):
-    """The environment arrives after the interpreter has started, as with Ray."""
-    os.environ.update(w.options.get("late", {}))
-    return lazy(w)
-
-
 def repeated(w):
     """Getters called over and over: how often does vLLM's collective resolver run?"""
     with w.set_config(w.config):
         w.standalone()
     return {"backends": [backend(w.get()) for _ in range(5)], "quant": backend(w.get_quant())}
-
-
-def late_hisparse(w):
-    """A first engine without HiSparse made its workspace; then HiSparse is seen."""
-    with w.set_config(w.draft):
-        w.standalone()
-        first = backend(w.get())
-    aside = kind(w.fi.get_fi_ar_workspace)
-    with w.set_config(w.config):
-        pass
-    back = kind(w.fi.get_fi_ar_workspace)
-    second = backend(w.get())
-    w.fi.destroy_fi_ar_workspace()
-    return {
-        "first": first,
-        "aside": aside,
-        "back": back,
-        "second": second,
-        "again": backend(w.get()),
-    }
-
-
-def pickled(w):
-    """Functions that name what is wrapped travel, as `collective_rpc` and Ray make them."""
-    import copy
-    import pickle
-
-    import cloudpickle
-    import vllm.config
-
-    function = vllm.config.set_current_vllm_config
-    home = importlib.import_module("vllm.config.vllm")
-
-    def names_it(worker):
-        with home.set_current_vllm_config(worker):
-            return 1
-
-    def holds_it(worker, wrapped=function):
-        return wrapped
-
-    return {
-        "wrapped": kind(function),
-        "pickle": pickle.loads(pickle.dumps(function)) is function,
-        "cloudpickle": cloudpickle.loads(cloudpickle.dumps(function)) is function,
-        "copy": copy.copy(function) is function and copy.deepcopy(function) is function,
-        "names": callable(pickle.loads(cloudpickle.dumps(names_it))),
-        "holds": pickle.loads(cloudpickle.dumps(holds_it))(0) is function,
-    }
-
-
-def trace(w):
-    """Code of vLLM that asks for the config where there is none, beyond the resolver: as in
-    graph-capture profiling and serving, the config context was left."""
-    import torch
-    from vllm.distributed.parallel_state import get_world_group
-    from vllm.forward_context import set_forward_context
-    from vllm.v1.kv_cache_spec_registry import KVCacheSpecRegistry
-    from vllm.v1.worker.workspace import init_workspace_manager
-
-    result = lazy(w)
-    os.environ["VLLM_SPARSE_INDEXER_MAX_LOGITS_MB"] = "1"
-    indexer = import_with_ops("vllm.model_executor.layers.sparse_attn_indexer")
-    torch.accelerator.empty_cache = lambda: None
-    init_workspace_manager(torch.device("cpu"))
-    rows = torch.zeros(4, 64)
-    with set_forward_context(None, w.config):
-        # A dummy run, of the kind that HiSparse's models make when graphs are captured.
-        for _ in range(3):
-            indexer.sparse_attn_indexer(
-                hidden_states=rows,
-                k_cache_prefix="layer",
-                kv_cache=rows,
-                q_quant=rows,
-                q_scale=None,
-                k=None,
-                weights=rows,
-                quant_block_size=128,
-                scale_fmt=None,
-                topk_tokens=8,
-                head_dim=128,
-                max_model_len=64,
-                total_seq_lens=64,
-                topk_indices_buffer=torch.zeros(4, 8, dtype=torch.int32),
-                skip_k_cache_insert=True,
-                use_pcp=False,
-                pcp_shard_decode_requests=False,
-                dense_mha_metadata_layer_name="layer",
-            )
-    # What a connector's scheduler, and a worker that is not told its config, begin with.
-    KVCacheSpecRegistry.check_kv_cache_spec_registry({})
-    get_world_group().make_sibling_device_group()
-    return result
 
 
 def rank_main(rank, size, name, options, env, results):
@@ -484,7 +206,7 @@ def rank_main(rank, size, name, options, env, results):
             hisparse_guard.register()
         worker = Worker(rank, size, options)
         calls = count_calls(worker.fi._resolve_fi_ar_backend)
-        result = globals()[name](worker)
+        result = SCENARIOS[name](worker)
         sys.setprofile(None)
         result.update(rank=rank, made=worker.made, pid=os.getpid(), resolver_calls=len(calls))
         worker.dist.barrier()
@@ -546,44 +268,11 @@ def run(job):
     return {"job": job, "ranks": sorted(found, key=lambda r: r["rank"]), "log": text}
 
 
-def preload():
-    """What a forked rank finds imported: as in vLLM, whose workers may be forked."""
-    import torch.distributed  # noqa: F401
-    import vllm.config  # noqa: F401
-
-    importlib.import_module(FI)
-    for name in HOLDERS:
-        if _there(name):
-            import_with_ops(name)
-
-
-_libraries = []
-
-
-def import_with_ops(name):
-    """Imports a module that looks up ops of vLLM's compiled extension while it is imported:
-    each that is missing is declared, without an implementation."""
-    import torch
-
-    while True:
-        try:
-            return importlib.import_module(name)
-        except AttributeError as error:
-            pattern = r"'_OpNamespace' '(\w+)' object has no attribute '(\w+)'"
-            missing = re.search(pattern, str(error))
-            if missing is None:
-                raise
-            library = torch.library.Library(missing[1], "FRAGMENT")
-            library.define(f"{missing[2]}(Tensor x) -> Tensor")
-            _libraries.append(library)
-
-
 def main():
     readable = sys.argv[1:] != ["--jobs"]
     if readable:
-        known = [name for name, what in globals().items() if _is_scenario(what)]
-        if not sys.argv[1:] or not set(sys.argv[1:]) <= set(known):
-            print(f"{__doc__}\nNames: {', '.join(known)}", file=sys.stderr)
+        if not sys.argv[1:] or not set(sys.argv[1:]) <= set(SCENARIOS):
+            print(f"{__doc__}\nNames: {', '.join(SCENARIOS)}", file=sys.stderr)
             return 2
         jobs = [{"name": name, "start_method": "spawn"} for name in sys.argv[1:]]
     else:
@@ -602,8 +291,16 @@ def main():
 
 
 def _is_scenario(what):
-    code = getattr(what, "__code__", None)
+    code = what.__code__ if isinstance(what, FunctionType) else None
     return code is not None and code.co_varnames[: code.co_argcount] == ("w",)
+
+
+SCENARIOS = {
+    name: what
+    for module in (vars(callers), vars(conditions), globals())
+    for name, what in list(module.items())
+    if _is_scenario(what)
+}
 
 
 if __name__ == "__main__":
