@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from hisparse_guard.cli.doctor.mirror import skips_under_full_graphs
 
+from hisparse_guard.cli.doctor.checks.mirror import skips_under_full_graphs
 from tests.support.environments import HISPARSE_RELEASES, vllm_release
 
 SUBMIT = "self.submit_layer_mirror()"

@@ -1,0 +1,226 @@
+"""No "not needed" and no "the guard gets in" that is not shown: real code, edited."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.cli.doctor.support import ALL_REDUCE, bare, doctor, edit, image, said
+from tests.support.environments import vllm_release
+
+DEF_RESOLVER = "def _resolve_fi_ar_backend(group: ProcessGroup) -> tuple[str | None, bool]:"
+LAST_ANSWER = "    return backend, allow_trtllm_fallback\n"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "level", "text"),
+    [
+        (
+            DEF_RESOLVER,
+            DEF_RESOLVER.replace("_resolve_fi_ar_backend", "_pick_backend"),
+            "fix",
+            "has no _resolve_fi_ar_backend: there the guard cannot act",
+        ),
+        (DEF_RESOLVER, "async " + DEF_RESOLVER, "fix", "is a coroutine function"),
+        (
+            "def _create_workspace(",
+            "class _create_workspace:\n    pass\n\n\ndef _create_it(",
+            "fix",
+            "is a class and no function",
+        ),
+        (LAST_ANSWER, "    return backend, allow_trtllm_fallback, 3\n", "fix", "a shape that"),
+        (LAST_ANSWER, "    return {'backend': backend}\n", "unknown", "cannot be told"),
+        (LAST_ANSWER, "    return Choice(backend)\n", "unknown", "cannot be told"),
+        (LAST_ANSWER, "    return 'nccl', False\n", "fix", "('nccl', False), a shape that"),
+        (
+            LAST_ANSWER,
+            "    backend, f = pick(group)\n    return backend, f\n",
+            "unknown",
+            "unpacks",
+        ),
+        (LAST_ANSWER, "    yield backend, False\n", "unknown", "it is a generator"),
+        (DEF_RESOLVER, "@traced\n" + DEF_RESOLVER, "unknown", "is decorated with traced"),
+        (
+            "def get_fi_ar_workspace(",
+            "from vllm._compiled import _resolve_fi_ar_backend\n\n\ndef get_fi_ar_workspace(",
+            "unknown",
+            "in more than one way",
+        ),
+    ],
+)
+def test_what_a_patch_needs(
+    tree: Path, bundle: Path, old: str, new: str, level: str, text: str
+) -> None:
+    edit(tree, old, new)
+    result = doctor(bundle, tree)
+    assert f"{level}: " in said(result, "patches")
+    assert text in said(result, "patches")
+    advice = {"fix": "not able", "unknown": "cannot tell"}[level]
+    assert (result.verdict.advice, result.exit_code) == (advice, 1)
+
+
+def test_a_config_without_its_context(tree: Path, bundle: Path) -> None:
+    for name in ("vllm", "__init__"):
+        edit(tree, "set_current_vllm_config", "use_config", f"vllm/config/{name}.py")
+    result = doctor(bundle, tree)
+    assert "fix: vllm.config.vllm has no set_current_vllm_config" in said(result, "patches")
+
+
+def test_hisparse_under_another_name_is_not_absent(tree: Path, bundle: Path) -> None:
+    for file in (tree / "vllm" / "config").rglob("*.py"):
+        file.write_text(file.read_text().replace("hisparse_config", "sparse_host_config"))
+    result = doctor(bundle, tree)
+    assert said(result, "build class").startswith("ok: no-hisparse")
+    assert "yet HiSparse is named in" in said(result, "signs")
+    assert (result.verdict.advice, result.exit_code) == ("cannot tell", 1)
+
+
+def test_a_workspace_that_is_made_elsewhere(tree: Path, bundle: Path) -> None:
+    moved = tree / "vllm/distributed/device_communicators/fi_comm.py"
+    (tree / ALL_REDUCE).rename(moved)
+    result = doctor(bundle, tree)
+    assert said(result, "build class").startswith("ok: no-fi-allreduce")
+    assert "FlashInfer's workspace is made elsewhere" in said(result, "signs")
+    assert (result.verdict.advice, result.exit_code) == ("cannot tell", 1)
+
+
+def test_a_second_maker_of_workspaces(tree: Path, bundle: Path) -> None:
+    second = tree / "vllm/distributed/second.py"
+    second.write_text("import flashinfer\nflashinfer.comm.create_allreduce_fusion_workspace()\n")
+    result = doctor(bundle, tree)
+    assert "is also named in distributed/second.py" in said(result, "signs")
+    assert (result.verdict.advice, result.exit_code) == ("cannot tell", 1)
+
+
+@pytest.mark.parametrize("version", ["0.33.0", "0.24.0"])
+@pytest.mark.parametrize("what", ["folder", "dangling link", "pipe"])
+@pytest.mark.parametrize("file", [ALL_REDUCE, "vllm/v1/hisparse.py", "vllm/config/more.py"])
+def test_what_cannot_be_read_is_not_absent(
+    tmp_path: Path, bundle: Path, version: str, what: str, file: str
+) -> None:
+    tree = tmp_path / "image"
+    shutil.copytree(
+        vllm_release(version) / "vllm" / "config", tree / "vllm" / "config", symlinks=True
+    )
+    shutil.copytree(
+        vllm_release(version) / "vllm/distributed/device_communicators",
+        tree / "vllm/distributed/device_communicators",
+    )
+    for package in ("vllm", "vllm/distributed", "vllm/v1", "flashinfer"):
+        (tree / package).mkdir(exist_ok=True)
+        (tree / package / "__init__.py").write_text("")
+    place = tree / file
+    place.unlink(missing_ok=True)
+    if what == "folder":
+        place.mkdir()
+    elif what == "pipe":
+        os.mkfifo(place)
+    else:
+        place.symlink_to("/nonexistent/source.py")
+    result = doctor(bundle, tree)
+    assert "cannot be read" in said(result, "signs")
+    assert (result.verdict.advice, result.exit_code) == ("cannot tell", 1)
+
+
+@pytest.mark.parametrize("name", ["flashinfer_all_reduce.cpython-311-x86_64-linux-gnu.so", "x.so"])
+def test_compiled_modules(tree: Path, bundle: Path, name: str) -> None:
+    source = tree / ALL_REDUCE
+    source.with_name(name).write_bytes(b"\x7fELF\0create_allreduce_fusion_workspace\0")
+    if name != "x.so":
+        source.unlink()
+    result = doctor(bundle, tree)
+    assert (result.verdict.advice, result.exit_code) == ("cannot tell", 1)
+
+
+def test_no_hisparse_but_in_a_compiled_module(tmp_path: Path, bundle: Path) -> None:
+    tree = image(tmp_path / "old", "0.33.0")
+    shutil.rmtree(tree / "vllm" / "v1" / "hisparse")
+    shutil.rmtree(tree / "vllm" / "config")
+    shutil.copytree(vllm_release("0.24.0") / "vllm" / "config", tree / "vllm" / "config")
+    for file in (tree / "vllm" / "compilation").rglob("*.py"):
+        file.unlink()
+    assert doctor(bundle, tree).verdict.advice == "not needed"
+    (tree / "vllm" / "_C.abi3.so").write_bytes(b"\x7fELF" + bytes(1 << 23) + b"hisparse_copy\0")
+    result = doctor(bundle, tree)
+    assert "HiSparse is named in _C.abi3.so" in said(result, "signs")
+    assert (result.verdict.advice, result.exit_code) == ("cannot tell", 1)
+
+
+def test_the_one_variable_counts_where_the_code_reads_it(tree: Path, bundle: Path) -> None:
+    variable = {"VLLM_FLASHINFER_ALLREDUCE_BACKEND": "trtllm"}
+    assert doctor(bundle, tree, **variable).verdict.advice == "not needed"
+    edit(tree, "envs.VLLM_FLASHINFER_ALLREDUCE_BACKEND", '"auto"')
+    assert doctor(bundle, tree, **variable).verdict.advice != "not needed"
+
+
+def test_observe_and_keep_say_what_they_leave_open(tree: Path, bundle: Path) -> None:
+    result = doctor(bundle, tree, HISPARSE_GUARD_MODE="observe")
+    assert said(result, "mode").startswith("fix: observe: the guard records and changes nothing")
+    assert result.exit_code == 1 and "mnnvl is still made" in result.verdict.reason
+    result = doctor(bundle, tree, HISPARSE_GUARD_MULTINODE="keep")
+    assert "is left with vLLM's mnnvl" in said(result, "multinode")
+    assert "MULTINODE=keep" in result.verdict.reason
+
+
+def test_a_sitecustomize_that_waits(
+    tree: Path, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hisparse_guard.cli.interpreter.PROBE_S", 2.0)
+    there = tmp_path / "there"
+    there.mkdir()
+    (there / "sitecustomize.py").write_text(
+        "import os, subprocess\nchild = subprocess.Popen(['sleep', '600'])\n"
+        f"open({str(tmp_path / 'child')!r}, 'w').write(str(child.pid))\nchild.wait()\n"
+    )
+    result = doctor(bundle, there, tree)
+    assert (result.verdict.advice, result.exit_code) == ("cannot tell", 1)
+    assert "could not be checked" in result.verdict.reason
+    assert "--no-check" in result.verdict.reason
+    # What it had started is ended with it; a zombie has no command line.
+    command = Path("/proc", (tmp_path / "child").read_text(), "cmdline")
+    assert not command.exists() or command.read_bytes() == b""
+
+
+def test_a_finder_in_front_that_answers_by_itself(tree: Path, bundle: Path, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    there.mkdir()
+    (there / "sitecustomize.py").write_text(
+        "import sys\nfrom importlib.machinery import PathFinder\n"
+        "class Own:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        return PathFinder.find_spec(name, path) if name.startswith('vllm') else None\n"
+        "sys.meta_path.insert(0, Own())\n"
+    )
+    result = doctor(bundle, there, tree)
+    assert "by vLLM's plugin loading only" in said(result, "way in")
+    assert "another finder (SourceFileLoader) answers for vllm." in said(result, "way in")
+    result = doctor(bundle, there, tree, VLLM_PLUGINS="")
+    assert said(result, "way in").startswith("fix: another finder")
+    assert result.verdict.advice == "not able"
+
+
+def test_names_do_not_reach_a_terminal_raw(tree: Path, bundle: Path) -> None:
+    import subprocess
+    import sys
+
+    from tests.cli.doctor.support import ROOT
+
+    odd = tree.with_name("odd\x1b[31m\udcff")
+    tree.rename(odd)
+    done = subprocess.run(
+        [sys.executable, "-m", "hisparse_guard", "doctor", "--", str(bare()), "-m", "vllm"],
+        cwd="/",
+        env={
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": os.pathsep.join([str(ROOT), str(bundle), str(odd)]),
+            "VLLM_ALLREDUCE_USE_FLASHINFER": "9" * 5000,
+            "HISPARSE_GUARD_MODE": "\x1b[2J",
+        },
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 1 and b"Traceback" not in done.stderr, done
+    assert b"\x1b" not in done.stdout + done.stderr
