@@ -63,12 +63,14 @@ class Standing:
         used: the backends of all decisions, in order, each once; None for one that is not known.
         state: of the workspace: ``made``, ``verified``, ``failed``, ``destroyed``, or None.
         backend, expected: of the workspace that was made last.
+        primary_failed: the getter for the primary one got none; another kind's does not mend that.
     """
 
     used: list[str | None] = field(default_factory=list)
     state: str | None = None
     backend: str | None = None
     expected: str | None = None
+    primary_failed: bool = False
 
 
 @dataclass(slots=True)
@@ -78,6 +80,7 @@ class Process:
     Attributes:
         hisparse: True: seen; False: every config that was seen had it off; None: not known.
         doubts: why its evidence may not be all, or not right; each caps the verdict.
+        asked: the resolver asked for the config where there was none.
         ended: it wrote its `end` line.
     """
 
@@ -100,6 +103,7 @@ class Process:
     model: str | None = None
     instances: list[str] = field(default_factory=list)
     tensor_parallel_sizes: set[int | None] = field(default_factory=set)
+    data_parallel_sizes: set[int | None] = field(default_factory=set)
 
     rendezvous: str | None = None
     rule: str | None = None
@@ -115,6 +119,7 @@ class Process:
     quant_failed: bool = False
     errors: list[str] = field(default_factory=list)
     moments: list[Moment] = field(default_factory=list)
+    asked: bool = False
     ended: bool = False
 
     @property
@@ -165,9 +170,17 @@ def process_of(found: ProcessRecords, misses: list[Miss]) -> Process:
     )
     for envelope, event in found.records:
         _TAKE[type(event)](process, envelope, event)
+    if found.records and type(found.records[0].event) is not events.Armed:
+        process.doubts.append("it does not begin with an armed line")
+    # Whatever comes after an end was not written by a process that had ended.
+    last = found.records[-1] if found.records else None
+    process.ended = (
+        last is not None and type(last.event) is events.End and last.envelope.seq == found.last_seq
+    )
     if process.hisparse is None and process.tensor_parallel_sizes:
         process.hisparse = False
     used = {misses[n].event.used for n in found.misses if misses[n].event.origin == "resolver"}
+    process.asked = bool(used)
     if strange := sorted(used - {TRTLLM, NONE, None}, key=str):
         process.doubts.append(f"a config-context miss was answered with {', '.join(strange)}")  # type: ignore[arg-type]
     if not process.ended and len(found.misses) + len(process.errors) >= MOST_DISTINCT:
@@ -202,6 +215,7 @@ def _config_seen(process: Process, envelope: events.Envelope, event: events.Conf
     if event.instance_id and event.instance_id not in process.instances:
         process.instances.append(event.instance_id)
     process.tensor_parallel_sizes.add(event.tensor_parallel_size)
+    process.data_parallel_sizes.add(event.data_parallel_size)
     process.hisparse = process.hisparse or event.hisparse or None
     what = "with HiSparse" if event.hisparse else "without HiSparse"
     if event.source:
@@ -263,6 +277,7 @@ def _workspace(process: Process, envelope: events.Envelope, event: events.Worksp
             process.quant_failed = True
         else:
             standing.state = "failed"
+            standing.primary_failed = event.kind == "primary"
         return
     if event.backend is None:
         process.doubts.append(f"a workspace was {event.state} and its backend is not known")
@@ -271,6 +286,9 @@ def _workspace(process: Process, envelope: events.Envelope, event: events.Worksp
     # A line at exit brings the count up to date: it does not say that this came after a failure.
     if envelope.at_exit and standing.state is not None:
         return
+    if standing.primary_failed and event.kind != "primary":
+        return
+    standing.primary_failed = False
     standing.state, standing.backend = event.state, event.backend
     standing.expected = event.expected
     if event.kind == "quant":
@@ -285,7 +303,6 @@ def _error(process: Process, envelope: events.Envelope, event: events.Error) -> 
 
 
 def _end(process: Process, envelope: events.Envelope, event: events.End) -> None:
-    process.ended = True
     if event.dropped:
         process.doubts.append(
             f"the guard left out {event.dropped} records of misses and errors: it writes no more "

@@ -1,8 +1,5 @@
-"""The verdict: pure, by an allow-list. What is not shown to be safe is not safe.
-
-`safe`: every rank of the world has, for each of its process groups, a workspace whose backend is
-exactly `trtllm` and is the one expected, or all ranks alike use no FlashInfer all-reduce; and
-nothing that was read, or could not be read, speaks against it.
+"""The verdict: pure, by an allow-list. What is not shown to be safe is not safe; what shows it is
+in docs/evidence.md.
 """
 
 from __future__ import annotations
@@ -118,15 +115,14 @@ def serves(process: Process, standing: Standing) -> str | None:
 
 def one_rank(process: Process) -> bool:
     """Whether its configs show that there is no all-reduce: tensor parallel size 1."""
-    return process.tensor_parallel_sizes == {1} and not process.groups and not process.backends
+    if process.groups or process.backends or process.asked:
+        return False
+    several = (process.world_size or 1) > 1 and process.data_parallel_sizes <= {1, None}
+    return process.tensor_parallel_sizes == {1} and not several
 
 
 def judge_process(process: Process, hisparse: bool | None) -> list[Finding]:
-    """Findings on one worker.
-
-    Args:
-        hisparse: of its server.
-    """
+    """Findings on one worker; `hisparse` is that of its server."""
     found: list[Finding] = []
     if process.doubts or process.errors:
         found.append(("unproven", "its evidence is not whole, or tells of errors"))
@@ -334,6 +330,9 @@ def _incomplete(server: Server) -> list[Finding]:
     largest = max((group.size or 0 for p in server.workers for group in p.groups), default=0)
     if largest > world:
         found.append(("unproven", f"a process group of {largest} ranks in a world of {world}"))
+    models = sorted({process.model for process in server.workers if process.model})
+    if len(models) > 1:
+        found.append(("unproven", f"its ranks serve different models: {', '.join(models)}"))
     missing = server.missing
     if missing:
         what = f"{world - len(missing)} of {world} ranks reported; no evidence from "

@@ -419,6 +419,49 @@ def _(ranks: Ranks) -> None:
         line["start"] = "2026-12-02T11:15:42.063285Z"
 
 
+@edit("no armed line, and the rest numbered anew", "unproven", says="armed line")
+def _(ranks: Ranks) -> None:
+    without(ranks[1], "armed")
+
+
+@edit("tensor parallel size 1 in a world of 2 without data parallelism", "unproven")
+def _(ranks: Ranks) -> None:
+    for lines in ranks:
+        del lines[2:]
+        change(lines, "config_seen", tensor_parallel_size=1)
+
+
+@edit("tensor parallel size 1, and a call site that was answered", "unproven")
+def _(ranks: Ranks) -> None:
+    for lines in ranks:
+        without(lines, "resolved")
+        without(lines, "workspace")
+        change(lines, "config_seen", tensor_parallel_size=1, data_parallel_size=2)
+
+
+@edit("the primary getter got none, the quant one did", says="rank 1")
+def _(ranks: Ranks) -> None:
+    for line in of(ranks[1], "workspace", kind="primary"):
+        line.update(state="failed", backend=None)
+
+
+@edit("an end, and destroyed after it", "unproven", says="destroyed")
+def _(ranks: Ranks) -> None:
+    append(ranks[1], "end", dropped=0)
+    append(ranks[1], "workspace", **(WORKSPACE | {"state": "destroyed", "backend": None}))
+
+
+@edit("ranks of different models", "unproven", says="different models")
+def _(ranks: Ranks) -> None:
+    change(ranks[0], "config_seen", model="a")
+    change(ranks[1], "config_seen", model="b")
+
+
+@edit("a fresh decision that differs from the pin", "unproven", says="pinned before")
+def _(ranks: Ranks) -> None:
+    change(ranks[1], "resolved", conflict=True)
+
+
 def test_the_evidence_as_it_stands_is_safe(tmp_path: Path) -> None:
     assert judge([DATA]).verdict == "safe"
     assert judge([DATA]).exit_code == 0
