@@ -24,6 +24,20 @@ _EXCEPTION = re2.compile(
     r"[|+ ]{0,20}((?:[A-Za-z_]\w{0,80}\.){0,8}[A-Za-z_]\w{0,80}"
     r"(?:Error|Exception|Interrupt|Exit|Failure|Timeout|Empty|Full|Warning|Group|Cancelled))(?::|$)"
 )
+# What the name of an exception ends in: looked for first, which is cheaper.
+_ENDS = (
+    "Err",
+    "Exc",
+    "Interrupt",
+    "Exit",
+    "Fail",
+    "Timeout",
+    "Empty",
+    "Full",
+    "Warn",
+    "Gro",
+    "Canc",
+)
 _HEADER = "Traceback (most recent call last):"
 _CHAIN = ("During handling of the above", "The above exception was the direct")
 _FRAMES, _AFTER = "frames", "after"
@@ -161,7 +175,7 @@ class Recorder:
                 return
             if record.state == _FRAMES and (not text.strip() or text[:1] in " \t|+"):
                 return
-            if _EXCEPTION.match(text):
+            if any(end in text for end in _ENDS) and _EXCEPTION.match(text):
                 self._exception(record, row, text)
             elif record.state == _FRAMES:
                 # A name that the expression does not know, or a cut traceback.

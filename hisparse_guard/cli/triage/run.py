@@ -190,8 +190,8 @@ class Run:
             self._answer(place)
         if stats.running and stats.prompt < 1 and 0 < stats.generation / stats.running < 6:
             self.slow_lines += 1
-        if self.corrupted is None and _CORRUPTED.search(record.message[:1200]):
-            self.corrupted = place
+        if "Corrupted: " in record.message and _CORRUPTED.search(record.message[:1200]):
+            self.corrupted = self.corrupted or place
         return True
 
     def _say(self, record: Record, place: Place) -> None:
@@ -230,6 +230,8 @@ class Run:
             for name in matchers["exception"].match(record.message, record):
                 places.setdefault(name, place)
         for name, where in places.items():
+            if self.shutdown and self.catalogue.signals[name].at_shutdown:
+                continue
             seen = self.seen.get(name)
             if seen is None:
                 seen = self.seen[name] = Seen()

@@ -1,5 +1,8 @@
 """No input breaks triage, and none makes it stand still."""
 
+# Log lines are long.
+# ruff: noqa: E501
+
 from __future__ import annotations
 
 import io
