@@ -1,5 +1,8 @@
 """What keeps a fault from being proven, and which runs and servers are told apart."""
 
+# Log lines are long.
+# ruff: noqa: E501
+
 from __future__ import annotations
 
 from pathlib import Path
