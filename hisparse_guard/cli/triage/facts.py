@@ -62,6 +62,8 @@ WORDS = (
     "API version ", "NCCL_NET_PLUGIN", "CUDA_LAUNCH_BLOCKING", "  --",
     "VLLM_FLASHINFER_ALLREDUCE_BACKEND", "hisparse_config",
 )  # fmt: skip
+_HOLDS = (*WORDS, "█", " --", "armed", "=")
+_START_WORDS = ("version ", "non-default args: ", "LLM engine ", "API version")
 _START = (
     (
         "server",
@@ -89,7 +91,7 @@ class Facts:
 
     def take(self, message: str, place: Place) -> bool:
         """Reads a line of configuration; False where it is none."""
-        if not _CONFIG.match(message):
+        if not any(word in message for word in _HOLDS) or not _CONFIG.match(message):
             return False
         for found in _CONNECTOR.findall(message):
             if len(self.connectors) < 20:
@@ -113,6 +115,8 @@ class Facts:
 
 def start_marker(message: str) -> str | None:
     """Which step of a server's start a message is: "server", "arguments", "engine", or None."""
+    if not any(word in message for word in _START_WORDS):
+        return None
     for name, pattern in _START:
         if pattern.match(message):
             return name

@@ -96,6 +96,11 @@ def _own(text: str) -> Head | None:
     label, given, number = text[1:end].partition(" pid=")
     if end < 0 or not given or not number.isdecimal() or " " in label or len(number) > 9:
         return None
+    if text.startswith("INFO:     ", end + 2):
+        kind, rank, dp = _who(label)
+        message = text[end + 12 :]
+        access = ' - "' in message[:100] and bool(_ACCESS.match(message))
+        return Head(message, kind, label, int(number), rank, dp, "INFO", None, None, access)
     level, _, rest = text[end + 2 : end + 11].partition(" ")
     if level not in LEVELS or not rest:
         return None

@@ -16,12 +16,27 @@ from collections.abc import Callable
 import re2
 
 from hisparse_guard.cli.triage import heads
+from hisparse_guard.cli.triage.facts import start_marker
 from hisparse_guard.cli.triage.model import MOST_MORE, Head, Record, Row
 
 _FRAME = re2.compile(r'[\s|+]*File "([^"\n]{1,1000})", line (\d{1,9}), in (\S{1,200})$')
 _EXCEPTION = re2.compile(
     r"[|+ ]{0,20}((?:[A-Za-z_]\w{0,80}\.){0,8}[A-Za-z_]\w{0,80}"
     r"(?:Error|Exception|Interrupt|Exit|Failure|Timeout|Empty|Full|Warning|Group|Cancelled))(?::|$)"
+)
+# What the name of an exception ends in: looked for first, which is cheaper.
+_ENDS = (
+    "Err",
+    "Exc",
+    "Interrupt",
+    "Exit",
+    "Fail",
+    "Timeout",
+    "Empty",
+    "Full",
+    "Warn",
+    "Gro",
+    "Canc",
 )
 _HEADER = "Traceback (most recent call last):"
 _CHAIN = ("During handling of the above", "The above exception was the direct")
@@ -64,12 +79,23 @@ class Recorder:
             if after_long and head.kind in ("bare", "system") and begun is None:
                 continue
             begun = self._line(row, head, text)
+        if begun is not None and begun.level is not None and not begun.severe:
+            self._whole(begun)
+
+    def _whole(self, record: Record) -> None:
+        """Hands on a record that nothing can continue; before a start what is open is over."""
+        if self.open.pop((record.origin, record.label, record.pid), None) is None:
+            return
+        if self.open and start_marker(record.message):
+            self.flush(record.origin, every=False)
+        self.hand_on(record)
 
     def flush(self, origin: str | None = None, every: bool = True) -> None:
         """Hands on what is open: of one origin, or all."""
         for key in [key for key in self.open if every or key[0] == origin]:
             self.hand_on(self.open.pop(key))
-        self.last.clear()
+        if every:
+            self.last.clear()
 
     def _head(self, text: str, row: Row) -> Head:
         if "level" in row.known and row.known.get("logger"):
@@ -149,7 +175,7 @@ class Recorder:
                 return
             if record.state == _FRAMES and (not text.strip() or text[:1] in " \t|+"):
                 return
-            if _EXCEPTION.match(text):
+            if any(end in text for end in _ENDS) and _EXCEPTION.match(text):
                 self._exception(record, row, text)
             elif record.state == _FRAMES:
                 # A name that the expression does not know, or a cut traceback.

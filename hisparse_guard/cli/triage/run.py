@@ -190,8 +190,8 @@ class Run:
             self._answer(place)
         if stats.running and stats.prompt < 1 and 0 < stats.generation / stats.running < 6:
             self.slow_lines += 1
-        if self.corrupted is None and _CORRUPTED.search(record.message[:1200]):
-            self.corrupted = place
+        if "Corrupted: " in record.message and _CORRUPTED.search(record.message[:1200]):
+            self.corrupted = self.corrupted or place
         return True
 
     def _say(self, record: Record, place: Place) -> None:
@@ -205,7 +205,7 @@ class Run:
             self._wait(place)
         if "guard_armed" in said:
             self._armed(record, place)
-        if self.shutdown and any(self.catalogue.signals[name].at_shutdown for name in said):
+        if any(self._ends_by_itself(name, place) for name in said):
             return
         fatal = tuple(name for name in said if name in self.catalogue.fatal)
         if not fatal and self._is_excused(record, said):
@@ -230,6 +230,8 @@ class Run:
             for name in matchers["exception"].match(record.message, record):
                 places.setdefault(name, place)
         for name, where in places.items():
+            if self._ends_by_itself(name, where):
+                continue
             seen = self.seen.get(name)
             if seen is None:
                 seen = self.seen[name] = Seen()
@@ -237,6 +239,15 @@ class Run:
         if places and (places.keys() & self.catalogue.fatal or record.kind != "bare"):
             self.recognised = True
         return list(places)
+
+    def _ends_by_itself(self, name: str, place: Place) -> bool:
+        """True for the end of a process after the server was told to stop."""
+        told = self.shutdown
+        return (
+            told is not None
+            and place.order > told.order
+            and self.catalogue.signals[name].at_shutdown
+        )
 
     def _is_excused(self, record: Record, said: list[str]) -> bool:
         """True where a message at ERROR says nothing against the server."""
@@ -274,6 +285,9 @@ class Run:
 
     def _trouble(self, trouble: Trouble) -> None:
         self.trouble_count += 1
+        if self.shutdown and trouble.place.order < self.shutdown.order:
+            # It went down because of this, and was not told to.
+            self.shutdown = None
         if len(self.troubles) < _MOST_TROUBLE:
             self.troubles.append(trouble)
 

@@ -25,7 +25,7 @@ _TROUBLE = (
 _START = ("server version ", "API version ", "non-default args: ", "LLM engine ", "Application s")
 _STATISTICS = "Avg prompt throughput"
 _ANSWERED = b'" 20'
-_LOOKED_AT = 30
+_LOOKED_AT = 8
 
 
 class Scanner:

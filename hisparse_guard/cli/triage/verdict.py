@@ -176,8 +176,8 @@ def _evidence(run: Run, fault: Fault) -> tuple[Place, ...]:
         elif name in ("hisparse_on", "nixl", "offloading"):
             part = {"hisparse_on": "HiSparse", "nixl": "Nixl", "offloading": "Offloading"}[name]
             places = [at for key, at in run.facts.connectors.items() if part in key]
-            if name == "hisparse_on" and "hisparse_config" in run.facts.values:
-                places.append(run.facts.values["hisparse_config"].place)
+            if name == "hisparse_on":
+                places += _hisparse_places(run)
         elif name == "stands_still":
             places = [
                 at for one in run.engines.values() if one.current
@@ -188,6 +188,14 @@ def _evidence(run: Run, fault: Fault) -> tuple[Place, ...]:
         for place in places[:3]:
             found.setdefault((place.file, place.number), place)
     return tuple(sorted(found.values(), key=lambda place: place.order)[:_MOST_EVIDENCE])
+
+
+def _hisparse_places(run: Run) -> list[Place]:
+    """One line for each way in which a log shows that HiSparse is on."""
+    signals = ("hisparse_metrics", "hisparse_connector_created", "hisparse_frame")
+    places = [run.seen[name].places[0] for name in signals if name in run.seen]
+    config = run.facts.values.get("hisparse_config")
+    return [config.place, *places] if config else places
 
 
 def _ranks(run: Run, fault: Fault) -> tuple[str, ...]:
