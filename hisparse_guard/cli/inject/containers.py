@@ -159,9 +159,7 @@ def hazards(container: dict[str, Any], entry: str) -> list[str]:
     text = " ".join(words(container))
     found = []
     if _OWN_PYTHONPATH.search(text):
-        found.append(
-            f"its command sets PYTHONPATH itself: write PYTHONPATH={entry}:… there"
-        )
+        found.append(f"its command sets PYTHONPATH itself: write PYTHONPATH={entry}:… there")
     if _CLEARED.search(text) or _CLEARED_WORD.search(text):
         found.append(
             f"its command takes PYTHONPATH out of the environment: add PYTHONPATH={entry} there"

@@ -84,7 +84,11 @@ def edited(data: Any, edits: Iterable[Edit]) -> Any:
     ordered = list(edits)
     # Items move those behind them: later ones first. Of several that are added at one place the
     # first stays the first.
-    moving = [e for e in ordered if isinstance(e, Remove) or (isinstance(e, Insert) and e.after is not None)]
+    moving = [
+        e
+        for e in ordered
+        if isinstance(e, Remove) or (isinstance(e, Insert) and e.after is not None)
+    ]
     for edit in [e for e in ordered if e not in moving]:
         data = _changed(data, _place(edit), _change(edit))
     for edit in sorted(moving, key=_number, reverse=True):
@@ -105,6 +109,7 @@ def _change(edit: Edit) -> Callable[[Any], Any]:
     if isinstance(edit, Put):
         return lambda old: {**old, edit.key: as_data(edit.value)}
     if isinstance(edit, Insert):
+
         def insert(old: list[Any]) -> list[Any]:
             at = len(old) if edit.after is None else edit.after + 1
             return [*old[:at], as_data(edit.value), *old[at:]]
@@ -154,12 +159,12 @@ def as_data(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Splice:
-    """`text` for what stands from `start` to `end`; at one place those of larger columns first."""
+    """`text` for what stands from `start` to `end`; at one place deeper nested ones come first."""
 
     start: int
     end: int
     text: str
-    column: int = 0
+    depth: int = 0
 
 
 def splices(text: str, root: Node, edits: Iterable[Edit]) -> list[Splice]:
@@ -187,7 +192,7 @@ def spliced(text: str, changes: Iterable[Splice]) -> str:
     """
     parts = []
     position = 0
-    for change in sorted(changes, key=lambda c: (c.start, c.end > c.start, -c.column)):
+    for change in sorted(changes, key=lambda c: (c.start, c.end > c.start, -c.depth)):
         if change.start < position:
             raise Refused("two changes meet at one place of the text")
         parts += [text[position : change.start], change.text]
@@ -229,8 +234,8 @@ def _splice(text: str, root: Node, edit: Edit) -> Splice:
             # Behind `key:`, where nothing stands.
             blank = " " if node.start == node.end else ""
             return Splice(node.start, node.end, blank + json_text(edit.value))
-        blank = 1 if edit.source == "" and text[node.start - 1] == " " else 0
-        return Splice(node.start - blank, node.end, edit.source)
+        blanks = edit.source == "" and text[node.start - 1] == " "
+        return Splice(node.start - blanks, node.end, edit.source)
     if isinstance(edit, Prefix):
         if node.start == node.end:
             return Splice(node.start, node.start, f" {edit.text}")
@@ -262,7 +267,7 @@ def _added(text: str, node: Node, at: int, value: Any, inner: str) -> Splice:
         if not node.children:
             return Splice(node.inner, node.inner, inner)
         behind = node.children[at - 1].end
-        return Splice(behind, behind, f", {inner}", column=1)
+        return Splice(behind, behind, f", {inner}", node.depth)
     position = end_of_lines(text, node.children[at - 1])
     column = node.column if node.kind == "mapping" else _dash(text, node)[1]
     # Wide: a line that is folded would be another text.
@@ -270,7 +275,7 @@ def _added(text: str, node: Node, at: int, value: Any, inner: str) -> Splice:
     lines = "".join(" " * column + line + "\n" for line in dumped.splitlines())
     if position == len(text) and not text.endswith(("\n", "\r")):
         lines = "\n" + lines[:-1]
-    return Splice(position, position, lines.replace("\n", line_break(text)), column)
+    return Splice(position, position, lines.replace("\n", line_break(text)), node.depth)
 
 
 def _dash(text: str, node: Node) -> tuple[int, int]:

@@ -39,6 +39,7 @@ class Node:
         start: where it begins in the text, its anchor and tag included.
         end: behind its last character; of a block collection only its leaves tell that.
         inner: of a collection: behind its bracket, or where its first key or dash stands.
+        depth: of nested collections around it.
         column: of a block collection: the column of its keys or dashes.
         flow: written with brackets.
         block_scalar: a scalar after ``|`` or ``>``, which ends where a line begins.
@@ -52,6 +53,7 @@ class Node:
     tag: str = ""
     value: str = ""
     inner: int = 0
+    depth: int = 0
     column: int = 0
     flow: bool = False
     block_scalar: bool = False
@@ -100,7 +102,9 @@ def documents(text: str) -> list[Document]:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}: " if mark else ""
         reason = getattr(error, "problem", None) or getattr(error, "reason", None) or error
-        raise Refused(f"not readable as YAML or JSON: {where}{' '.join(str(reason).split())}") from None
+        raise Refused(
+            f"not readable as YAML or JSON: {where}{' '.join(str(reason).split())}"
+        ) from None
     return found
 
 
@@ -164,7 +168,7 @@ class _Composer:
     def _collection(self, event: Any, start: int, end: int, depth: int) -> Node:
         is_mapping = isinstance(event, yaml.MappingStartEvent)
         node = Node("mapping" if is_mapping else "sequence", start, end, flow=event.flow_style)
-        node.inner, node.column = end, event.end_mark.column
+        node.inner, node.depth, node.column = end, depth, event.end_mark.column
         closing = yaml.MappingEndEvent if is_mapping else yaml.SequenceEndEvent
         for child_event in self.events:
             if isinstance(child_event, closing):
@@ -177,9 +181,11 @@ class _Composer:
             node.size += child.size
             if node.size > MAX_NODES:
                 raise Refused(f"{self.where}: more than {MAX_NODES} values, aliases expanded")
-        node.data = self._mapping_data(node) if is_mapping else [
-            child.resolved().data for child in node.children
-        ]
+        node.data = (
+            self._mapping_data(node)
+            if is_mapping
+            else [child.resolved().data for child in node.children]
+        )
         return node
 
     def _mapping_data(self, node: Node) -> dict[Any, Any]:

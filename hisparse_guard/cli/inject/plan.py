@@ -9,7 +9,16 @@ from typing import Any
 
 from hisparse_guard import __version__
 from hisparse_guard.cli.inject.containers import Target
-from hisparse_guard.cli.inject.edits import Edit, Insert, Path, Prefix, Put, Remove, Replace, Unprefix
+from hisparse_guard.cli.inject.edits import (
+    Edit,
+    Insert,
+    Path,
+    Prefix,
+    Put,
+    Remove,
+    Replace,
+    Unprefix,
+)
 from hisparse_guard.cli.inject.nodes import Refused, shown
 from hisparse_guard.cli.inject.objects import KubernetesObject, PodTemplate
 
@@ -102,7 +111,7 @@ class Plan:
         replaced = "annotations" in metadata and not annotations
         if replaced:
             self.was["metadata/annotations"] = self.source((*path, "annotations"))
-        record = {"version": __version__, "added": self.added}
+        record: dict[str, Any] = {"version": __version__, "added": self.added}
         record |= {k: v for k, v in (("prefixed", self.prefixed), ("was", self.was)) if v}
         value = json.dumps(record, separators=(",", ":"))
         if replaced:
@@ -116,17 +125,16 @@ class Plan:
 
     def _pointer(self, path: Path) -> str:
         """`path` within the object; list items by their name, which outlives a new order."""
-        steps = []
+        steps: list[str | int] = []
         found: Any = self.data
         for step in path[len(self.base) :]:
-            named = isinstance(step, int) and isinstance(found[step], dict)
-            name = found[step].get("name") if named else None
-            steps.append(name if isinstance(name, str) else step)
-            if isinstance(found, (dict, list)):
-                try:
-                    found = found[step]
-                except (KeyError, IndexError, TypeError):
-                    found = None
+            if isinstance(found, list) and isinstance(step, int):
+                found = found[step]
+                name = found.get("name") if isinstance(found, dict) else None
+                steps.append(name if isinstance(name, str) else step)
+            else:
+                found = found.get(step) if isinstance(found, dict) else None
+                steps.append(step)
         return "/".join(str(s).replace("~", "~0").replace("/", "~1") for s in steps)
 
 
@@ -174,7 +182,9 @@ def _variables(container: dict[str, Any]) -> dict[str, int]:
     """Name to the number of its entry; of several the last, which is the one that counts."""
     env = container.get("env")
     found = enumerate(env) if isinstance(env, list) else ()
-    return {e["name"]: n for n, e in found if isinstance(e, dict) and isinstance(e.get("name"), str)}
+    return {
+        e["name"]: n for n, e in found if isinstance(e, dict) and isinstance(e.get("name"), str)
+    }
 
 
 def _python_path(
@@ -235,7 +245,9 @@ def _refuse_taken(existing: Any, ours: list[dict[str, Any]], key: str, what: str
     taken = {item.get(key) for item in found if isinstance(item, dict)}
     for item in ours:
         if item[key] in taken:
-            raise Refused(f"there is a {what} {item[key]} already, which hisparse-guard wants to add")
+            raise Refused(
+                f"there is a {what} {item[key]} already, which hisparse-guard wants to add"
+            )
 
 
 def record_of(found: KubernetesObject) -> dict[str, Any] | None:
@@ -305,7 +317,9 @@ def _resolve(found: KubernetesObject, pointer: str) -> Path | None:
         if isinstance(value, dict) and step in value:
             path, value = (*path, step), value[step]
         elif isinstance(value, list):
-            named = [n for n, v in enumerate(value) if isinstance(v, dict) and v.get("name") == step]
+            named = [
+                n for n, v in enumerate(value) if isinstance(v, dict) and v.get("name") == step
+            ]
             numbered = [int(step)] if step.isdecimal() and int(step) < len(value) else []
             number = next(iter([*named[::-1], *numbered]), None)
             if number is None:

@@ -67,7 +67,9 @@ def uninject(text: str) -> Result:
             if record is not None:
                 removals += undo(found, record)
                 result.changed += 1
-                result.lines.append(f"{found}: the guard of version {shown(record['version'])} is out")
+                result.lines.append(
+                    f"{found}: the guard of version {shown(record['version'])} is out"
+                )
             elif found.is_configmap_of_ours() and found.items is None:
                 changes.append(_cut(text, document))
                 result.lines.append(f"{found}: out")
@@ -167,7 +169,8 @@ def _guarded(
         raise Refused(f"document {document.number}, {found}: {error}") from None
     if found.kind in _FIXED:
         result.lines.append(
-            f"{found}: Kubernetes does not change a {found.kind} in place: use `kubectl replace --force`"
+            f"{found}: Kubernetes does not change a {found.kind} in place: use "
+            "`kubectl replace --force`"
         )
     return plan.edits
 
@@ -208,8 +211,8 @@ def _checked(text: str, document: Document, wanted: Iterable[Edit]) -> list[Spli
         exact = False
     if not exact:
         raise Refused(
-            f"document {document.number}: it cannot be edited in place, since its layout is unusual "
-            "(anchors, aliases, merge keys, tags); write it out first, as with "
+            f"document {document.number}: it cannot be edited in place, since its layout is "
+            "unusual (anchors, aliases, merge keys, tags); write it out first, as with "
             "`kubectl create --dry-run=client -o yaml -f FILE`"
         )
     return changes
