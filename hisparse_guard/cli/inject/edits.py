@@ -15,6 +15,8 @@ from hisparse_guard.cli.inject.nodes import Node, Other, Refused, merged_into
 
 Path = tuple[str | int, ...]
 
+LINE_ENDS = ("\n", "\r")
+
 
 @dataclass(frozen=True)
 class Put:
@@ -118,9 +120,9 @@ def _change(edit: Edit) -> Callable[[Any], Any]:
     if isinstance(edit, Replace):
         return lambda old: as_data(edit.value)
     if isinstance(edit, Prefix):
-        return lambda old: edit.text + (old or "")
+        return lambda old: edit.text + old
     if isinstance(edit, Unprefix):
-        return lambda old: old.removeprefix(edit.text) or (None if isinstance(old, Other) else "")
+        return lambda old: old.removeprefix(edit.text)
     last = edit.path[-1]
 
     def remove(old: Any) -> Any:
@@ -192,12 +194,18 @@ def spliced(text: str, changes: Iterable[Splice]) -> str:
     """
     parts = []
     position = 0
-    for change in sorted(changes, key=lambda c: (c.start, c.end > c.start, -c.depth)):
+    ordered = sorted(changes, key=lambda c: (c.start, c.end > c.start, -c.depth))
+    for change in ordered:
         if change.start < position:
             raise Refused("two changes meet at one place of the text")
         parts += [text[position : change.start], change.text]
         position = change.end
-    return "".join([*parts, text[position:]])
+    result = "".join([*parts, text[position:]])
+    removed_to_the_end = ordered and ordered[-1].start < position == len(text)
+    if removed_to_the_end and not text.endswith(LINE_ENDS):
+        # As `_added` found it.
+        return result.removesuffix(line_break(text))
+    return result
 
 
 def node_at(root: Node, path: Path) -> Node:
@@ -230,23 +238,32 @@ def _splice(text: str, root: Node, edit: Edit) -> Splice:
         at = len(node.children) if edit.after is None else edit.after + 1
         return _added(text, node, at, [edit.value], json_text(edit.value))
     if isinstance(edit, Replace):
-        if edit.source is None:
-            # Behind `key:`, where nothing stands.
-            blank = " " if node.start == node.end else ""
-            return Splice(node.start, node.end, blank + json_text(edit.value))
-        blanks = edit.source == "" and text[node.start - 1] == " "
-        return Splice(node.start - blanks, node.end, edit.source)
+        return _replaced(text, node, edit)
     if isinstance(edit, Prefix):
-        if node.start == node.end:
-            return Splice(node.start, node.start, f" {edit.text}")
         begin = _first_character(text, node)
         return Splice(begin, begin, edit.text)
     assert isinstance(edit, Unprefix)
     begin = _first_character(text, node)
     if text[begin : begin + len(edit.text)] != edit.text:
         raise Refused(f"{edit.text!r} is no longer at the start of its value")
-    whole = text[node.start : node.end] == edit.text and text[node.start - 1] == " "
-    return Splice(begin - whole, begin + len(edit.text), "")
+    # Without quotes nothing would be null.
+    rest = '""' if begin == node.start and node.end == begin + len(edit.text) else ""
+    return Splice(begin, begin + len(edit.text), rest)
+
+
+def _replaced(text: str, node: Node, edit: Replace) -> Splice:
+    if edit.source is None:
+        # Behind `key:`, where nothing may stand.
+        blank = " " if node.start == node.end else ""
+        return Splice(node.start, node.end, blank + json_text(edit.value))
+    source = f" {edit.source}" if edit.source else ""
+    start, end = len(text[: node.start].rstrip(" \r\n")), node.end
+    if node.children and not node.flow:
+        # To the end of its last line, whose line break stays.
+        end = len(text[: end_of_lines(text, node)].rstrip("\r\n"))
+    elif edit.source or node.start - start != 1:
+        return Splice(node.start, end, edit.source)
+    return Splice(start, end, source)
 
 
 def _first_character(text: str, node: Node) -> int:
@@ -273,7 +290,7 @@ def _added(text: str, node: Node, at: int, value: Any, inner: str) -> Splice:
     # Wide: a line that is folded would be another text.
     dumped = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=1 << 30)
     lines = "".join(" " * column + line + "\n" for line in dumped.splitlines())
-    if position == len(text) and not text.endswith(("\n", "\r")):
+    if position == len(text) and not text.endswith(LINE_ENDS):
         lines = "\n" + lines[:-1]
     return Splice(position, position, lines.replace("\n", line_break(text)), node.depth)
 
@@ -351,7 +368,4 @@ def _block_removal(
         if holder.kind == "sequence":
             following = text.rindex("-", 0, following)
         return Splice(start, following, "")
-    end = end_of_lines(text, children[last][-1])
-    if end == len(text) and not text.endswith(("\n", "\r")):
-        line -= 2 if text[line - 2 : line] == "\r\n" else 1
-    return Splice(line, end, "")
+    return Splice(line, end_of_lines(text, children[last][-1]), "")

@@ -212,12 +212,13 @@ def _python_path(
         plan.insert(
             env, {"name": "PYTHONPATH", "value": f"{guard.entry}:$({BEHIND}PYTHONPATH)"}, number
         )
-    elif "value" in entry:
+    elif isinstance(entry.get("value"), str):
         # A colon at the end would put the current folder on the path.
         plan.prefix((*env, number, "value"), guard.entry + (":" if entry["value"] else ""))
     else:
         raise Refused(
-            f"container {target.name} has a PYTHONPATH without a value: take it out of the manifest"
+            f"container {target.name} has a PYTHONPATH whose value is no text: take it out of the "
+            "manifest"
         )
     return []
 

@@ -60,7 +60,8 @@ def uninject(text: str) -> Result:
     """
     result = Result(text)
     changes: list[Splice] = []
-    for document in documents(text):
+    read = documents(text)
+    for document in read:
         removals: list[Edit] = []
         for found in objects(document):
             record = record_of(found)
@@ -71,7 +72,7 @@ def uninject(text: str) -> Result:
                     f"{found}: the guard of version {shown(record['version'])} is out"
                 )
             elif found.is_configmap_of_ours() and found.items is None:
-                changes.append(_cut(text, document))
+                changes.append(_cut(text, document, read))
                 result.lines.append(f"{found}: out")
             elif found.is_configmap_of_ours():
                 removals.append(Remove(found.path))
@@ -81,14 +82,10 @@ def uninject(text: str) -> Result:
     return result
 
 
-def _cut(text: str, document: Document) -> Splice:
+def _cut(text: str, document: Document, all_documents: list[Document]) -> Splice:
     """A whole document, as `_appended` adds it."""
-    following = [d.start for d in documents(text) if d.start > document.start]
-    end = following[0] if following else len(text)
-    start = document.start
-    if end == len(text) and not text.endswith(("\n", "\r")):
-        start -= 2 if text[start - 2 : start] == "\r\n" else 1
-    return Splice(max(start, 0), end, "")
+    following = [d.start for d in all_documents[document.number :]]
+    return Splice(document.start, following[0] if following else len(text), "")
 
 
 def inject(
@@ -227,6 +224,6 @@ def _appended(text: str, configmap: dict[str, Any], is_json: bool) -> str:
     else:
         dumped = yaml.safe_dump(configmap, sort_keys=False, width=1 << 30)
         added = f"---\n{dumped}".replace("\n", ed.line_break(text))
-    if text.endswith(("\n", "\r")):
+    if text.endswith(ed.LINE_ENDS):
         return text + added
     return text + ed.line_break(text) + added.rstrip("\r\n")

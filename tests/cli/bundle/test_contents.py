@@ -16,7 +16,7 @@ import pytest
 
 from hisparse_guard import __version__
 from hisparse_guard.cli import manifest
-from hisparse_guard.cli.bundling import ENTRY_POINTS
+from hisparse_guard.cli.bundle.build import ENTRY_POINTS
 from tests.startup.sandbox import ROOT, environment, python, vllm_folder
 from tests.support.bundles import bundled, hisparse_guard
 
