@@ -71,10 +71,12 @@ class Node:
 
 @dataclass
 class Document:
-    """One document: its root (None where it is empty) and where it stands, `---` included."""
+    """One document: its root (None where it is empty) and where it stands, `---` and `...` and all
+    up to the next one included."""
 
     number: int
     start: int
+    end: int
     root: Node | None
     is_json: bool
 
@@ -231,7 +233,10 @@ def _compose(text: str, offset: int, found: list[Document], *, is_json: bool) ->
         root: Node | None = composer.compose(next(events), 1)
         if root is not None and root.kind == "scalar" and root.data is None:
             root = None
-        found.append(Document(number, event.start_mark.index + offset, root, is_json))
+        start = event.start_mark.index + offset
+        if found:
+            found[-1].end = start
+        found.append(Document(number, start, offset + len(text), root, is_json))
 
 
 def _without_surrogates(text: str) -> str:

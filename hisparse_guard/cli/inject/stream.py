@@ -60,8 +60,7 @@ def uninject(text: str) -> Result:
     """
     result = Result(text)
     changes: list[Splice] = []
-    read = documents(text)
-    for document in read:
+    for document in documents(text):
         removals: list[Edit] = []
         for found in objects(document):
             record = record_of(found)
@@ -72,7 +71,7 @@ def uninject(text: str) -> Result:
                     f"{found}: the guard of version {shown(record['version'])} is out"
                 )
             elif found.is_configmap_of_ours() and found.items is None:
-                changes.append(_cut(text, document, read))
+                changes.append(Splice(document.start, document.end, ""))
                 result.lines.append(f"{found}: out")
             elif found.is_configmap_of_ours():
                 removals.append(Remove(found.path))
@@ -80,12 +79,6 @@ def uninject(text: str) -> Result:
         changes += _checked(text, document, removals)
     result.text = ed.spliced(text, changes)
     return result
-
-
-def _cut(text: str, document: Document, all_documents: list[Document]) -> Splice:
-    """A whole document, as `_appended` adds it."""
-    following = [d.start for d in all_documents[document.number :]]
-    return Splice(document.start, following[0] if following else len(text), "")
 
 
 def inject(
@@ -197,12 +190,9 @@ def _checked(text: str, document: Document, wanted: Iterable[Edit]) -> list[Spli
     edits = list(wanted)
     if not edits or document.root is None:
         return []
-    end = document.root.end
     try:
         changes = ed.splices(text, document.root, edits)
-        last = max([end, *(change.end for change in changes)])
-        alone = ed.spliced(text[:last], changes)[document.start :]
-        (new,) = documents(alone)
+        (new,) = documents(ed.spliced(text[: document.end], changes)[document.start :])
         exact = new.data == ed.edited(document.data, edits)
     except (Refused, ValueError):
         exact = False

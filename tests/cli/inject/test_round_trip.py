@@ -160,7 +160,7 @@ def manifests(draw: st.DrawFn) -> str:
     return source if draw(st.booleans()) else source.rstrip("\r\n")
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(manifests(), st.sampled_from([{}, FULL]))
 def test_any_manifest(source: str, options: dict[str, Any]) -> None:
     try:
