@@ -107,6 +107,8 @@ def documents(text: str) -> list[Document]:
         raise Refused(
             f"not readable as YAML or JSON: {where}{' '.join(str(reason).split())}"
         ) from None
+    if found:
+        found[-1].end = len(text)
     return found
 
 
