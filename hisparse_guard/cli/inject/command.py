@@ -55,11 +55,13 @@ def command(
         bool, typer.Option("--uninject", help="Take out what inject put in.")
     ] = False,
 ) -> None:
-    """Adds the guard to every pod template that runs vLLM; all else comes out as it went in.
+    """Adds the guard to Kubernetes manifests, or takes it out.
 
-    Reads any stream of YAML or JSON, Lists included, and writes it to standard output; what was
-    done and why goes to standard error. Works as a Helm post-renderer and a KRM function. Exit
-    code 3: nothing was to be changed, and the input came out as it was.
+    Every pod template that runs vLLM gets it; all else comes out as it went in. Reads any stream
+    of YAML or JSON, Lists included, and writes it to standard output; what was done and why goes
+    to standard error. Works as a Helm post-renderer and a KRM function. Exit code: 0 injected or
+    taken out; 2 wrong usage, or not to be edited, and nothing comes out; 3 nothing was to be
+    changed, and the input came out as it was.
     """
     from hisparse_guard.cli.app import usage_error
     from hisparse_guard.cli.inject import run

@@ -74,7 +74,9 @@ def test_a_traceback_in_every_style(tmp_path: Path, prefix: str) -> None:
         lambda data: data.decode().encode("utf-16-le"),
         lambda data: data.replace(b"\n", b"\r\n"),
         lambda data: b"\xef\xbb\xbf" + data,
-        lambda data: data.replace(b"(Worker", b"\x1b[0;36m(Worker").replace(b") ERR", b")\x1b[0m ERR"),
+        lambda data: data.replace(b"(Worker", b"\x1b[0;36m(Worker").replace(
+            b") ERR", b")\x1b[0m ERR"
+        ),
     ],
     ids=["gzip", "bzip2", "xz", "zstd", "utf-16", "utf-16-le", "crlf", "bom", "colour"],
 )
@@ -85,7 +87,13 @@ def test_every_packing(tmp_path: Path, pack: object) -> None:
 
 @pytest.mark.parametrize(
     "stamp",
-    ["11-03 22:14:04", "11-03-2026-22:14:04.931", "2026-11-03 22:14:04", "22:14:04", "11/03 22:14:04"],
+    [
+        "11-03 22:14:04",
+        "11-03-2026-22:14:04.931",
+        "2026-11-03 22:14:04",
+        "22:14:04",
+        "11/03 22:14:04",
+    ],
 )
 def test_every_date_format(tmp_path: Path, stamp: str) -> None:
     text = "\n".join(CRASH).replace("11-03 22:14:04", stamp) + "\n"
@@ -97,7 +105,11 @@ def test_every_date_format(tmp_path: Path, stamp: str) -> None:
 
 @pytest.mark.parametrize(
     "head",
-    ["{time} - vllm.v1.engine.core - {level} - ", "[{time}] [{level}] vllm: ", "{time} {level} core.py:12] "],
+    [
+        "{time} - vllm.v1.engine.core - {level} - ",
+        "[{time}] [{level}] vllm: ",
+        "{time} {level} core.py:12] ",
+    ],
 )
 def test_a_logging_configuration_of_the_operators_own(tmp_path: Path, head: str) -> None:
     time = "2026-11-03 22:14:04,123"
@@ -133,7 +145,9 @@ def test_an_error_in_a_json_record_of_any_length_is_not_lost(tmp_path: Path) -> 
 def test_a_progress_bar_that_was_not_ended_hides_no_error(tmp_path: Path) -> None:
     bar = "Capturing CUDA graphs:  12%|#         | 6/51 [00:01<00:09,  4.7it/s]"
     for join in ("", "\r"):
-        error = line("Worker_TP0 pid=703", "torch.AcceleratorError: CUDA error: misaligned address", "ERROR")
+        error = line(
+            "Worker_TP0 pid=703", "torch.AcceleratorError: CUDA error: misaligned address", "ERROR"
+        )
         text = "\n".join([*CRASH[:4], bar + join + error]) + "\n"
         assert answer(tmp_path, text.encode()) == [("cuda-error", "proven")]
 
