@@ -18,6 +18,7 @@ NEEDED = [
     "google-re2",
     "zstandard",
     "msgspec",
+    "pyyaml",
 ]
 INTERNAL_ERROR = 70
 if sys.version_info < (3, 11):

@@ -24,7 +24,8 @@ app = typer.Typer(
 COMMANDS: dict[str, str] = {
     "run": "run",
     "path": "path",
-    "bundle": "bundle",
+    "bundle": "bundle.command",
+    "inject": "inject.command",
     "report": "report",
     "triage": "triage",
     "ramp": "ramp",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
+import subprocess
 from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 START = "sitecustomize.py"
 PACKAGE = "hisparse_guard"
 DISTRIBUTION = "hisparse-guard"
-# The private copy of wrapt in a bundle, which `runtime/_wrapt.py` prefers.
+# The private copy of wrapt in a bundle, which the runtime prefers.
 VENDORED = f"{PACKAGE}/_vendored"
 
 
@@ -104,10 +106,76 @@ def license_text() -> bytes:
     raise FileNotFoundError("this installation of hisparse-guard has no LICENSE; install it again")
 
 
-def package_files() -> Iterator[tuple[str, bytes]]:
-    """Every file of the package but what Python or `bundle` makes, as (relative name, bytes)."""
-    made = {"inject", "__pycache__", "_vendored", "MANIFEST.json"}
-    yield from _walk(package(), PACKAGE, made)
+def package_files() -> list[tuple[str, bytes]]:
+    """Every file of the package but what Python or `bundle` makes, as (relative name, bytes).
+
+    What these are is told by metadata, not by what lies in the folder: a bundle's manifest, an
+    installation's RECORD, a checkout's index.
+
+    Raises:
+        FileNotFoundError: there is no such metadata, or it names what is not there.
+    """
+    root = package()
+    names = _bundled_names(root)
+    names = _recorded_names() if names is None else names
+    names = _versioned_names() if names is None else names
+    if names is None:
+        raise FileNotFoundError(
+            f"which files of {root} belong to hisparse-guard is not known: it is no bundle, no "
+            "installation with a RECORD and no git checkout; install it with pip"
+        )
+    made = {f"inject/{START}", "MANIFEST.json"}
+    own = sorted(
+        name
+        for name in (n.removeprefix(f"{PACKAGE}/") for n in names if n.startswith(f"{PACKAGE}/"))
+        if name not in made and not name.endswith(".pyc") and not name.startswith("_vendored/")
+    )
+    return [(f"{PACKAGE}/{name}", root.joinpath(*name.split("/")).read_bytes()) for name in own]
+
+
+def _bundled_names(root: Traversable) -> list[str] | None:
+    listing = root / "MANIFEST.json"
+    return list(json.loads(listing.read_text())["files"]) if listing.is_file() else None
+
+
+def _recorded_names() -> list[str] | None:
+    """What RECORD names, where it is this installation's; an editable one names no modules."""
+    here = Path(hisparse_guard.__file__)
+    for distribution in importlib.metadata.distributions(name=DISTRIBUTION):
+        names = [file.as_posix() for file in distribution.files or ()]
+        start = f"{PACKAGE}/__init__.py"
+        if (
+            start in names
+            and Path(str(distribution.locate_file(start))).resolve() == here.resolve()
+        ):
+            return names
+    return None
+
+
+def _versioned_names() -> list[str] | None:
+    """What git has under version control in a checkout, the index included."""
+    checkout = Path(hisparse_guard.__file__).resolve().parent.parent
+    if not (checkout / ".git").exists():
+        # An unpacked sdist, which holds its own files only.
+        if not (checkout / "PKG-INFO").is_file():
+            return None
+        found = (checkout / PACKAGE).rglob("*")
+        return [
+            f.relative_to(checkout).as_posix()
+            for f in found
+            if f.is_file() and "__pycache__" not in f.parts
+        ]
+    try:
+        done = subprocess.run(
+            ["git", "ls-files", "-z", PACKAGE],
+            cwd=checkout,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise FileNotFoundError(f"cannot ask git for the files of {checkout}: {error}") from error
+    return [name for name in done.stdout.split("\0") if name]
 
 
 def wrapt_files() -> tuple[str, list[tuple[str, bytes]]]:

@@ -16,7 +16,7 @@ import pytest
 
 from hisparse_guard import __version__
 from hisparse_guard.cli import manifest
-from hisparse_guard.cli.bundling import ENTRY_POINTS
+from hisparse_guard.cli.bundle.build import ENTRY_POINTS
 from tests.startup.sandbox import ROOT, environment, python, vllm_folder
 from tests.support.bundles import bundled, hisparse_guard
 
@@ -202,10 +202,7 @@ def test_what_is_no_bundle_says_so(tmp_path: Path) -> None:
         (["{tmp}/x", "--format", "tar"], "tar"),
         (["{tmp}/x", "--python", "/no/such/python"], "cannot compile with /no/such/python"),
         (["{tmp}/x", "--python", "{tmp}/old"], "CPython 3.10 or later"),
-        (["{tmp}/x", "--format", "configmap", "--workload", "vllm"], "KIND/NAME"),
-        (["{tmp}/x", "--format", "configmap", "--workload", "Gizmo/vllm"], "StatefulSet"),
-        (["{tmp}/x", "--format", "configmap", "--command", ""], "ENTRYPOINT"),
-        (["{tmp}/x", "--format", "configmap", "--command", "'vllm"], "quotation"),
+        (["{tmp}/a:b"], "cannot stand on PYTHONPATH"),
         (["{tmp}/" + "x" * 300], "too long"),
         ([], "DEST"),
     ],
