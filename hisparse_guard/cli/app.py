@@ -27,7 +27,8 @@ COMMANDS: dict[str, str] = {
     "bundle": "bundle",
     "report": "report",
     "triage": "triage",
-    "ramp": "ramp",
+    "ramp": "ramp.command",
+    "probe": "probe.command",
     "doctor": "doctor",
 }
 
