@@ -28,7 +28,8 @@ COMMANDS: dict[str, str] = {
     "inject": "inject.command",
     "report": "report",
     "triage": "triage",
-    "ramp": "ramp",
+    "ramp": "ramp.command",
+    "probe": "probe.command",
     "doctor": "doctor",
 }
 

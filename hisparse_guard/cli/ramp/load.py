@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 # The ramp that brought the fault out, and the one that proves a fix (vLLM #56699).
 LEVELS = (1, 2, 4, 8, 16)
@@ -53,6 +55,23 @@ class Load:
     turn_isl: int = 0
 
     @property
+    def request_ids(self) -> str:
+        """What the ids of this ramp's requests begin with."""
+        return f"ramp-{self.seed % 0xFFFFFF:06x}-"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "levels": [[one.concurrency, one.requests] for one in self.levels],
+            "isl": self.isl,
+            "osl": self.osl,
+            "multi_turn": self.multi_turn,
+            "turns": self.turns,
+            "turn_isl": self.turn_isl,
+            "seed": self.seed,
+            "timeout_s": self.timeout_s,
+        }
+
+    @property
     def multi_turn(self) -> bool:
         return self.turns > 1
 
@@ -72,12 +91,12 @@ def numbers(text: str, name: str) -> tuple[int, ...]:
         found = tuple(int(word) for word in text.split(","))
     except ValueError:
         found = ()
-    if not found or min(found) < 1:
+    if not found or min(found) < 1 or max(found) > 1_000_000:
         raise ValueError(f"{name}: numbers above zero with commas between, not {text!r}")
     return found
 
 
-def levels(concurrency: Sequence[int], requests: Sequence[int]) -> tuple[Level, ...]:
+def paired(concurrency: Sequence[int], requests: Sequence[int]) -> tuple[Level, ...]:
     """Pairs levels with requests; one number of requests serves all levels.
 
     Raises:
@@ -91,3 +110,59 @@ def levels(concurrency: Sequence[int], requests: Sequence[int]) -> tuple[Level, 
             " give one for each level, or one for all"
         )
     return tuple(Level(c, r) for c, r in zip(concurrency, requests, strict=True))
+
+
+def load(
+    *,
+    levels: str | None,
+    requests: str | None,
+    isl: int | None,
+    osl: int | None,
+    multi_turn: bool,
+    conversations: int | None,
+    turns: int | None,
+    turn_isl: int | None,
+    seed: int | None,
+    timeout_s: float,
+) -> Load:
+    """The load that the options describe.
+
+    Raises:
+        ValueError: they do not fit together; the text says how.
+    """
+    seed = secrets.randbits(53) if seed is None else seed
+    if multi_turn:
+        if requests:
+            raise ValueError("--requests: under --multi-turn they follow from the conversations")
+        turns, count = turns or TURNS, conversations or CONVERSATIONS
+        asked = numbers(levels, "--levels") if levels else (CONVERSATION_CONCURRENCY,)
+        if max(asked) > count:
+            raise ValueError(f"--levels: {max(asked)} at a time of {count} conversations")
+        each = tuple(Level(one, count * turns, count) for one in asked)
+        sizes = (isl or FIRST_TURN_ISL, osl or TURN_OSL, seed, timeout_s)
+        return Load(each, *sizes, turns, turn_isl or TURN_ISL)
+    for name, given in (
+        ("--conversations", conversations),
+        ("--turns", turns),
+        ("--turn-isl", turn_isl),
+    ):
+        if given is not None:
+            raise ValueError(f"{name} goes with --multi-turn")
+    asked = numbers(levels, "--levels") if levels else LEVELS
+    default = REQUESTS if not levels else tuple(max(8, 2 * one) for one in asked)
+    counts = numbers(requests, "--requests") if requests else default
+    return Load(paired(asked, counts), isl or ISL, osl or OSL, seed, timeout_s)
+
+
+def token_range(text: str | None) -> list[int]:
+    """Ids from ``LOW-HIGH``; none for None.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if text is None:
+        return []
+    low, _, high = text.partition("-")
+    if not (low.isdigit() and high.isdigit() and 15 <= int(high) - int(low) < 1 << 24):
+        raise ValueError(f"--token-ids: LOW-HIGH with at least 16 ids, not {text!r}")
+    return list(range(int(low), int(high) + 1))

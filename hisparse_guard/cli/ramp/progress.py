@@ -1,101 +1,103 @@
-"""Progress on standard error: live on a terminal, plain lines elsewhere."""
+"""Progress on standard error, from the first second on; nothing where that is no terminal."""
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 from typing import TextIO
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-)
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from hisparse_guard.cli.ramp.result import LevelResult
 
-PLAIN_EVERY_S = 30.0
+EVERY_S = 0.25
 
 
-def _state(level: LevelResult) -> str:
-    sent = sum(r.sent is not None for r in level.requests)
-    ended = sum(r.settled for r in level.requests)
-    flying = sum(r.sent is not None and not r.settled for r in level.requests)
+def state(level: LevelResult) -> str:
+    """Done and failed requests, tokens per second, time left."""
+    done, planned = level.done, level.planned
     failed = sum(r.settled and not r.done for r in level.requests)
-    return f"{ended}/{level.planned} ended, {flying} of {sent} in flight, {failed} failed"
+    flying = sum(r.sent is not None and not r.settled for r in level.requests)
+    passed = max(time.time() - level.started, 1e-3)
+    speed = sum(r.output_tokens for r in level.requests) / passed
+    ended = done + failed
+    left = f", about {passed / ended * (planned - ended):.0f} s left" if ended else ""
+    return f"{done}/{planned} done, {failed} failed, {flying} in flight, {speed:.0f} tokens/s{left}"
 
 
-class PlainProgress:
-    """One line when a level begins and ends, and in between every half minute or so."""
+class Quiet:
+    """Says nothing."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._last = 0.0
+    def note(self, text: str) -> None: ...
 
-    def _line(self, text: str) -> None:
-        stamp = time.strftime("%H:%M:%S")
-        print(f"{stamp} ramp: {text}", file=self._stream, flush=True)
-        self._last = time.monotonic()
+    def level_started(self, level: LevelResult) -> None: ...
 
-    def level_started(self, level: LevelResult) -> None:
-        self._line(f"level {level.concurrency}: {level.planned} requests")
+    def changed(self, level: LevelResult) -> None: ...
 
-    def changed(self, level: LevelResult) -> None:
-        if time.monotonic() - self._last > PLAIN_EVERY_S:
-            self._line(f"level {level.concurrency}: {_state(level)}")
-
-    def level_ended(self, level: LevelResult) -> None:
-        self._line(f"level {level.concurrency}: {level.done} done, {level.failed} failed")
-
-    def note(self, text: str) -> None:
-        self._line(text)
-
-    def close(self) -> None:
-        pass
+    def level_ended(self, level: LevelResult) -> None: ...
 
 
-class LiveProgress:
-    """A bar for each level."""
+class Live:
+    """A bar for each level. A terminal that is gone costs nothing."""
 
     def __init__(self, console: Console) -> None:
         self._progress = Progress(
-            TextColumn("level {task.fields[concurrency]:>3}"),
-            BarColumn(),
-            MofNCompleteColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=20),
             TextColumn("{task.fields[state]}"),
             TimeElapsedColumn(),
             console=console,
         )
+        self._note = self._progress.add_task("starting", total=None, state="")
         self._tasks: dict[int, TaskID] = {}
-        self._progress.start()
+        self._last = 0.0
 
-    def level_started(self, level: LevelResult) -> None:
-        self._tasks[level.number] = self._progress.add_task(
-            "", total=level.planned, concurrency=level.concurrency, state=""
-        )
+    def start(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._progress.start()
 
-    def _update(self, level: LevelResult, state: str) -> None:
-        ended = sum(request.settled for request in level.requests)
-        self._progress.update(self._tasks[level.number], completed=ended, state=state)
-
-    def changed(self, level: LevelResult) -> None:
-        self._update(level, _state(level))
-
-    def level_ended(self, level: LevelResult) -> None:
-        failed = f"[red]{level.failed} failed[/red]" if level.failed else "0 failed"
-        self._update(level, f"{level.done} done, {failed}")
-        self._progress.stop_task(self._tasks[level.number])
+    def stop(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._progress.stop()
 
     def note(self, text: str) -> None:
-        self._progress.console.print(text, markup=False, highlight=False)
+        self._update(self._note, description=text)
 
-    def close(self) -> None:
-        self._progress.stop()
+    def level_started(self, level: LevelResult) -> None:
+        self.note(f"level {level.concurrency} of the ramp")
+        self._tasks[level.number] = self._progress.add_task(
+            f"level {level.concurrency:>3}", total=level.planned, state=""
+        )
+
+    def changed(self, level: LevelResult) -> None:
+        if time.monotonic() - self._last >= EVERY_S:
+            self._last = time.monotonic()
+            ended = sum(request.settled for request in level.requests)
+            self._update(self._tasks[level.number], completed=ended, state=state(level))
+
+    def level_ended(self, level: LevelResult) -> None:
+        task = self._tasks[level.number]
+        text = f"{level.done} done, {level.failed} failed"
+        self._update(task, completed=level.planned, state=text)
+        self._progress.stop_task(task)
+
+    def _update(self, task: TaskID, **fields: object) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._progress.update(task, **fields)  # type: ignore[arg-type]
 
 
-def progress(stream: TextIO) -> PlainProgress | LiveProgress:
-    console = Console(file=stream)
-    return LiveProgress(console) if console.is_terminal else PlainProgress(stream)
+@contextlib.contextmanager
+def progress(stream: TextIO | None) -> Iterator[Live | Quiet]:
+    """Live on a terminal, quiet elsewhere."""
+    console = Console(file=stream) if stream is not None else None
+    if console is None or not console.is_terminal:
+        yield Quiet()
+        return
+    live = Live(console)
+    live.start()
+    try:
+        yield live
+    finally:
+        live.stop()

@@ -62,7 +62,6 @@ class LevelResult:
     Attributes:
         number: from 0 on.
         state: "complete" (it ran to its end), "stopped" (engine dead) or "interrupted".
-        generator_exit: exit status of the load generator where it ended in this level.
     """
 
     number: int
@@ -72,7 +71,6 @@ class LevelResult:
     reason: str | None = None
     started: float = 0.0
     ended: float = 0.0
-    generator_exit: int | None = None
 
     @property
     def planned(self) -> int:
@@ -101,7 +99,7 @@ class LevelResult:
     def first_failure(self) -> Request | None:
         """Of those that were sent and ended by themselves the earliest, else any failed one."""
         failed = [r for r in self.requests if not r.done]
-        own = [r for r in failed if r.sent is not None and r.kind not in ("cut off", "generator")]
+        own = [r for r in failed if r.sent is not None and r.kind != "cut off"]
         return min(own or failed, key=lambda r: (r.ended or math.inf, r.number), default=None)
 
     def to_json(self) -> dict[str, Any]:
@@ -133,8 +131,15 @@ class LevelResult:
             "prompt_tokens": sorted({r.prompt_tokens for r in good if r.prompt_tokens is not None})
             if len({r.prompt_tokens for r in good}) <= 4
             else None,
-            "generator_exit": self.generator_exit,
         }
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What another command says of a file; `against`: it speaks against the server."""
+
+    words: str
+    against: bool
 
 
 @dataclass
@@ -146,6 +151,10 @@ class Result:
         stopped: why the ramp ended early, or None.
         engine_dead: what showed that the engine was dead during the ramp, or None.
         after: what the server did after the last level; None where that was not asked.
+        changed: what showed that another server answered than at the start, or None.
+        known: the known-answer checks, "after" and "control": None (alike) or what differs.
+        judged: what `triage` and `report` say of the logs and the evidence given.
+        not_shown: what this ramp could not tell, in words.
     """
 
     base_url: str
@@ -162,6 +171,11 @@ class Result:
     started: str = ""
     ended: str = ""
     guard_version: str = ""
+    changed: str | None = None
+    known: dict[str, str | None] = field(default_factory=dict)
+    judged: dict[str, Judged] = field(default_factory=dict)
+    not_shown: list[str] = field(default_factory=list)
+    internal_error: bool = False
 
     @property
     def done(self) -> int:
@@ -184,27 +198,42 @@ class Result:
         return not self.after["health"] and not self.after["probe"] and bool(self.after["listed"])
 
     @property
+    def findings(self) -> list[str]:
+        """What speaks against the server besides failed requests."""
+        found = [self.changed, *self.known.values()]
+        if self.alive is False:
+            after = self.after or {}
+            why = after["health"] or after["probe"] or "the model is no longer listed"
+            found.append(f"the engine does not serve afterwards ({why})")
+        found += [f"{name} says: {one.words}" for name, one in self.judged.items() if one.against]
+        return [text for text in found if text]
+
+    @property
     def verdict(self) -> str:
         """What the ramp shows of the server.
 
-        - "passed": every request of every level done, and the engine served afterwards.
-        - "failed": a request failed at the server, or the engine died.
-        - "interrupted": neither was shown before the operator ended it.
-        - "inconclusive": the load itself could not be made.
+        - "passed": every request of every level done, the engine served afterwards, and nothing
+          speaks against it.
+        - "failed": a request failed at the server, or there is a finding.
+        - "interrupted": neither was shown before it was ended.
+        - "inconclusive": the load could not be made.
         """
         at_server = any(
-            not request.done and request.kind not in ("cut off", "not sent", "generator")
+            not request.done and request.kind not in ("cut off", "not sent")
             for level in self.levels
             for request in level.requests
         )
-        if at_server or self.engine_dead or self.alive is False:
+        if at_server or self.engine_dead or self.findings:
             return "failed"
         if self.interrupted:
             return "interrupted"
-        return "passed" if self.alive and not self.partial and not self.failed else "inconclusive"
+        whole = self.levels and not self.partial and not self.failed
+        return "passed" if self.alive and whole and "after" in self.known else "inconclusive"
 
     @property
     def exit_code(self) -> int:
+        if self.internal_error:
+            return 70
         if self.interrupted:
             return 130
         return 0 if self.verdict == "passed" else 1
@@ -232,20 +261,18 @@ class Result:
     def sentence(self) -> str:
         """The verdict in words."""
         total = sum(level.planned for level in self.levels)
+        unknown = f"; not shown: {', '.join(self.not_shown)}" if self.not_shown else ""
         if self.verdict == "passed":
-            return f"passed: {self.done} of {total} requests done, the engine still serves"
+            return f"passed: {self.done} of {total} requests done, the engine still serves{unknown}"
         parts = [f"{self.done} of {total} requests done, {self.failed} failed"]
-        if self.stopped:
+        if self.stopped and self.stopped != self.changed:
             parts.append(f"stopped early, {self.stopped}")
         elif self.interrupted:
             parts.append("ended by the operator")
-        if self.alive is False and not self.stopped:
-            after = self.after or {}
-            why = after["health"] or after["probe"] or "the model is no longer listed"
-            parts.append(f"the engine does not serve afterwards ({why})")
+        parts += self.findings
         if self.partial:
             parts.append("this result is partial")
-        return f"{self.verdict}: " + "; ".join(parts)
+        return f"{self.verdict}: " + "; ".join(parts) + unknown
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -257,6 +284,11 @@ class Result:
             "interrupted": self.interrupted,
             "stopped": self.stopped,
             "engine_dead": self.engine_dead,
+            "changed": self.changed,
+            "known_answers": self.known,
+            "judged": {name: one.words for name, one in self.judged.items()},
+            "findings": self.findings,
+            "not_shown": self.not_shown,
             "started": self.started,
             "ended": self.ended,
             "guard_version": self.guard_version,

@@ -1,352 +1,336 @@
-"""Runs the levels one after the other, and stops where the engine is dead."""
+"""Runs the ramp: identity, known answers, level after level, and what the server does then."""
 
 from __future__ import annotations
 
-import queue
-import secrets
-import threading
+import asyncio
+import contextlib
+import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Coroutine
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any, Protocol
 
-from hisparse_guard.cli.ramp.generator import Generator
-from hisparse_guard.cli.ramp.hiding import Hider
-from hisparse_guard.cli.ramp.load import Level, Load
+from hisparse_guard.cli.ramp.api import BadAnswer
+from hisparse_guard.cli.ramp.identity import Identity
+from hisparse_guard.cli.ramp.known import KnownAnswers, control
+from hisparse_guard.cli.ramp.load import Load
+from hisparse_guard.cli.ramp.prompts import CALIBRATION_WORDS, Conversations, Prompts, words
 from hisparse_guard.cli.ramp.result import LevelResult, Request, Result
-from hisparse_guard.cli.ramp.target import Target
+from hisparse_guard.cli.ramp.server import Prompt, Server
+from hisparse_guard.cli.ramp.stream import Stream
 
-PROBE_TOKENS = 8
-# Health is asked three times before an engine is called dead: one lost packet is no proof.
-TRIES = 3
-BETWEEN_TRIES_S = 1.0
-# vLLM's import alone takes tens of seconds on a slow disk.
-GENERATOR_START_S = 300.0
-TICK_S = 0.5
-
-
-class GeneratorFailed(RuntimeError):
-    """The load generator did not send a single request; the text says why."""
+CHECK_EVERY_S = 3.0
+# Bad checks in a row that make a dead engine.
+DEAD_AFTER = 3
+# No request moved for so long: the engine is probed.
+STILL_S = 60.0
 
 
 class Progress(Protocol):
+    def note(self, text: str) -> None: ...
     def level_started(self, level: LevelResult) -> None: ...
     def changed(self, level: LevelResult) -> None: ...
     def level_ended(self, level: LevelResult) -> None: ...
-    def note(self, text: str) -> None: ...
 
 
-def _now() -> str:
+class Ended(RuntimeError):
+    """The ramp cannot go on; the text says why."""
+
+
+def now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def dead(target: Target, pool: Sequence[int], probe: bool) -> str | None:
-    """None where the engine serves, else why it does not.
-
-    Args:
-        probe: also ask for one token where health is fine: an engine can hang, or answer
-            errors, while its front end calls it healthy. Where health is silent, one token is
-            asked for in any case.
-    """
-    reason = None
-    for attempt in range(TRIES):
-        if attempt:
-            time.sleep(BETWEEN_TRIES_S)
-        unhealthy = target.unhealthy()
-        reason = unhealthy.reason if unhealthy else None
-        silent = unhealthy is not None and not unhealthy.sure
-        if silent or (probe and unhealthy is None):
-            reason = target.probe(secrets.SystemRandom().choices(list(pool), k=PROBE_TOKENS))
-        if reason is None:
-            return None
-    return reason
-
-
-class Watch(threading.Thread):
-    """Looks after the engine during a level: its health at intervals, a probe after a failure."""
-
-    def __init__(self, target: Target, pool: Sequence[int], interval_s: float) -> None:
-        super().__init__(daemon=True)
-        self._target = target
-        self._pool = pool
-        self._interval_s = interval_s
-        self._wake = threading.Event()
-        self._over = threading.Event()
-        self._failures = 0
-        self.dead: str | None = None
-
-    def failure_seen(self) -> None:
-        self._failures += 1
-        self._wake.set()
-
-    def run(self) -> None:
-        probed = 0
-        while not self._over.is_set() and self.dead is None:
-            self._wake.wait(self._interval_s)
-            self._wake.clear()
-            if self._over.is_set():
-                return
-            failures = self._failures
-            self.dead = dead(self._target, self._pool, probe=failures > probed)
-            probed = failures
-
-    def end(self) -> None:
-        self._over.set()
-        self._wake.set()
-
-
 class Runner:
-    """One ramp.
-
-    Args:
-        environment: of the generator; the server's key is added to it.
-        folder: where the generator's own output is kept, one file a process.
-        health_interval_s: how often the engine's health is asked during a level, in seconds.
-    """
+    """One ramp against one server. `result` is true at any moment, a cancelled `run` included."""
 
     def __init__(
         self,
-        target: Target,
+        server: Server,
         load: Load,
+        result: Result,
         *,
-        pool: Sequence[int],
-        server: Mapping[str, Any],
-        python: Path,
-        environment: Mapping[str, str],
-        insecure: bool,
-        folder: Path,
         progress: Progress,
-        health_interval_s: float = 5.0,
-        start_generator: Callable[..., Generator] = Generator,
+        probe_timeout_s: float,
+        control_server: Server | None = None,
+        pool: list[int] | None = None,
     ) -> None:
-        self._target = target
-        self._load = load
-        self._pool = list(pool)
-        self._python = python
-        self._environment = environment
-        # Before anything keeps or prints them: a server may echo the key that it refuses.
-        self._hider = Hider(environment)
-        self._insecure = insecure
-        self._folder = folder
-        self._progress = progress
-        self._interval_s = health_interval_s
-        self._start_generator = start_generator
-        self._generator: Generator | None = None
-        self._log = folder
-        self._run_id = secrets.token_hex(4)
-        self.result = Result(
-            base_url=target.base_url,
-            model=target.model,
-            load={
-                "levels": [[level.concurrency, level.requests] for level in load.levels],
-                "isl": load.isl,
-                "osl": load.osl,
-                "multi_turn": load.multi_turn,
-                "turns": load.turns,
-                "turn_isl": load.turn_isl,
-                "seed": load.seed,
-                "timeout_s": load.timeout_s,
-                "request_ids": f"ramp-{self._run_id}-",
-            },
-            server=dict(server),
+        self._server, self._load, self.result = server, load, result
+        self._progress, self._probe_timeout_s = progress, probe_timeout_s
+        self._control = control_server
+        self._pool = pool or []
+        self._identity = Identity()
+        self._known = KnownAnswers()
+        self._prompts = Prompts(load.seed, [])
+        self._moved = time.monotonic()
+
+    async def run(self) -> None:
+        self.result.started = now()
+        try:
+            await self._before()
+            for number in range(len(self._load.levels)):
+                await self._level(number)
+                if self.result.stopped:
+                    break
+                await self._same("after this level")
+        except Ended as error:
+            self.result.stopped = str(error)
+        except asyncio.CancelledError:
+            self.result.interrupted = True
+            raise
+        finally:
+            begun = len(self.result.levels)
+            self.result.not_run = [(o.concurrency, o.requests) for o in self._load.levels[begun:]]
+            self.result.ended = now()
+        if self.result.levels:
+            await self._after()
+        self.result.ended = now()
+
+    async def _before(self) -> None:
+        self._progress.note("asking the server who it is")
+        try:
+            models = await self._server.models()
+        except BadAnswer as error:
+            if error.status not in (404, 405):
+                raise Ended(f"the server cannot be ramped: {error}") from None
+            self.result.not_shown.append("which models the server serves (no /v1/models)")
+            models = {}
+        else:
+            if not models:
+                raise Ended("the server cannot be ramped: /v1/models lists no model")
+        if models and self._server.model not in models:
+            self.result.not_shown.append("that the server lists the model")
+        limit = models.get(self._server.model, {}).get("max_model_len")
+        if type(limit) is int and self._load.longest > limit:
+            raise Ended(
+                f"the longest request needs {self._load.longest} tokens and the server takes"
+                f" {limit}: use smaller --isl, --osl or --turns"
+            )
+        await self._server.find_health()
+        if self._server.without_health:
+            self.result.not_shown.append("the server's own health (no /health)")
+        if (sick := await self._server.unhealthy()) is not None:
+            raise Ended(f"the server is not healthy: {sick[0]}")
+        self._identity = await Identity.learn(self._server)
+        self.result.not_shown += self._identity.not_shown
+        self.result.server = {
+            "versions": {url: signs.version for url, signs in self._identity.first.items()},
+            "started": {url: signs.started for url, signs in self._identity.first.items()},
+            "models": sorted(models),
+            "max_model_len": limit if type(limit) is int else None,
+            "without_health": sorted(self._server.without_health),
+        }
+        await self._learn()
+
+    async def _learn(self) -> None:
+        """How this server is asked, what it answers, and of what prompts are made."""
+        self._progress.note("asking for the first tokens and known answers")
+        try:
+            await self._server.learn_dialect(self._probe_timeout_s)
+            dialect = self._server.dialect
+            self._known = await KnownAnswers.learn(self._server, self._probe_timeout_s)
+        except BadAnswer as error:
+            raise Ended(f"the server answers no request: {error}") from None
+        self.result.not_shown += self._known.not_shown
+        if not dialect.counted:
+            self.result.not_shown.append(
+                "the number of tokens (the stream carries no token ids; usage held against text)"
+            )
+        if dialect.model not in (self._server.model, None):
+            self.result.not_shown.append(f"the model by its name: it answers as {dialect.model!r}")
+        if "ignore_eos" not in dialect.extras:
+            self.result.not_shown.append("that answers can be held to a length (no ignore_eos)")
+        if dialect.counted and not dialect.chat:
+            self._pool = self._pool or await self._server.token_pool()
+        else:
+            self._pool = []
+        self._prompts = await self._calibrated()
+        self.result.generator = {
+            "name": "hisparse-guard",
+            "endpoint": "chat" if dialect.chat else "completions",
+            "prompts": "token ids" if self._prompts.exact else "words",
+            "tokens_counted": dialect.counted,
+        }
+        if self._control is not None:
+            self.result.known["control"] = await control(
+                self._known, self._control, self._server, self._probe_timeout_s
+            )
+
+    async def _calibrated(self) -> Prompts:
+        if self._pool:
+            return Prompts(self._load.seed, self._pool)
+        self.result.not_shown.append("prompts of exactly --isl tokens (sent as words)")
+        text = words(random.Random(self._load.seed), CALIBRATION_WORDS)
+        try:
+            stream = await self._server.complete(text, 1, deadline_s=self._probe_timeout_s)
+        except BadAnswer as error:
+            raise Ended(f"the server answers no request: {error}") from None
+        if stream.usage is None:
+            return Prompts(self._load.seed, [])
+        return Prompts(self._load.seed, [], stream.usage[0] / CALIBRATION_WORDS)
+
+    async def _same(self, when: str) -> None:
+        found = self._identity.changed(await self._server.signs())
+        if found is not None:
+            self.result.changed = f"{found}, seen {when}"
+            raise Ended(self.result.changed)
+
+    async def _level(self, number: int) -> None:
+        asked = self._load.levels[number]
+        ids = [f"{self._load.request_ids}{asked.concurrency}-{n}" for n in range(asked.requests)]
+        level = LevelResult(number, asked.concurrency, [Request(n, i) for n, i in enumerate(ids)])
+        self.result.levels.append(level)
+        level.started = time.time()
+        self._progress.level_started(level)
+        self._moved = time.monotonic()
+        work = asyncio.ensure_future(self._work(level))
+        watch = asyncio.ensure_future(self._watch(level))
+        reason = "the ramp was ended"
+        try:
+            await asyncio.wait((work, watch), return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                work.result()
+                if not level.done:
+                    self.result.stopped = "no request of a level was done"
+            else:
+                reason = self.result.stopped = f"the engine is dead: {watch.result()}"
+                self.result.engine_dead = watch.result()
+                level.state = "stopped"
+        except asyncio.CancelledError:
+            level.state = "interrupted"
+            raise
+        finally:
+            await _end(work, watch)
+            for request in level.requests:
+                if not request.settled:
+                    sent = request.sent is not None
+                    request.ended = time.time()
+                    request.fail("cut off" if sent else "not sent", reason)
+            level.ended = time.time()
+            self._progress.level_ended(level)
+
+    async def _work(self, level: LevelResult) -> None:
+        waiting = iter(level.requests)
+        talks = (
+            Conversations(self._load, level.number, self._prompts)
+            if self._load.multi_turn
+            else None
         )
 
-    def run(self) -> Result:
-        """Runs all levels; a KeyboardInterrupt ends it with what there is so far.
+        async def worker() -> None:
+            for request in waiting:
+                if talks is None:
+                    prompt = self._prompts.draw(f"{level.number}/{request.number}", self._load.isl)
+                    await self._send(level, request, prompt)
+                else:
+                    one, talk, prompt = await talks.take()
+                    talks.give_back(one, talk, await self._send(level, request, prompt))
 
-        Raises:
-            GeneratorFailed: no load could be made at all.
-        """
-        result = self.result
-        result.started = _now()
+        workers = [asyncio.ensure_future(worker()) for _ in range(level.concurrency)]
         try:
-            for number, level in enumerate(self._load.levels):
-                self._level(number, level)
-                last = result.levels[-1]
-                if result.stopped is None and last.failed:
-                    result.stopped = self._verdict_after_failures(last)
-                if result.stopped is not None:
-                    break
-            self._afterwards()
-        except KeyboardInterrupt:
-            result.interrupted = True
+            await asyncio.gather(*workers)
         finally:
-            if self._generator is not None:
-                self._generator.close()
-        for outcome in result.levels:
-            for request in outcome.requests:
-                if not request.settled:
-                    # Only where a second Ctrl-C came while a level was being closed.
-                    request.fail("cut off", "cut off: ended by the operator")
-        result.not_run = [
-            (level.concurrency, level.requests) for level in self._load.levels[len(result.levels) :]
-        ]
-        result.ended = _now()
-        return result
+            await _end(*workers)
 
-    def _verdict_after_failures(self, last: LevelResult) -> str | None:
-        self._progress.note("requests failed: asking whether the engine still serves")
-        reason = dead(self._target, self._pool, probe=True)
-        if reason is not None:
-            self.result.engine_dead = reason
-            return f"the engine is dead: {reason}"
-        if not last.done:
-            return f"no request of level {last.concurrency} was done"
+    async def _send(self, level: LevelResult, request: Request, prompt: Prompt) -> Stream | None:
+        stream = Stream()
+        request.sent = time.time()
+        begun = time.monotonic()
+
+        def moved() -> None:
+            self._moved = time.monotonic()
+            request.output_tokens = len(stream.token_ids) or stream.pieces
+            self._progress.changed(level)
+
+        try:
+            await self._server.complete(
+                prompt,
+                self._load.osl,
+                deadline_s=self._load.timeout_s,
+                moved=moved,
+                stream=stream,
+            )
+            tokens = request.output_tokens = stream.output_tokens
+            if tokens != self._load.osl:
+                raise BadAnswer("short answer", f"{tokens} of {self._load.osl} tokens came")
+        except BadAnswer as error:
+            request.fail(error.kind, str(error))
+        else:
+            request.done = True
+            request.prompt_tokens = stream.usage[0] if stream.usage else None
+            request.latency_s = time.monotonic() - begun
+            request.ttft_s = stream.times[0] - begun
+            gaps = zip(stream.times, stream.times[1:], strict=False)
+            request.itl_s = [round(two - one, 6) for one, two in gaps]
+        request.ended = time.time()
+        self._moved = time.monotonic()
+        self._progress.changed(level)
+        return stream if request.done else None
+
+    async def _watch(self, level: LevelResult) -> str:
+        """Returns what shows that the engine is dead; never, as long as it is not."""
+        bad, failed = 0, 0
+        while True:
+            await asyncio.sleep(CHECK_EVERY_S)
+            sick = await self._server.unhealthy()
+            failures = sum(request.settled and not request.done for request in level.requests)
+            still = time.monotonic() - self._moved > STILL_S
+            found = sick[0] if sick and sick[1] else None
+            if found is None and (sick or still or failures > failed or bad):
+                found = await self._probe()
+            failed = failures
+            bad = bad + 1 if found else 0
+            if found and bad >= DEAD_AFTER:
+                return found
+
+    async def _probe(self) -> str | None:
+        """Asks for a token. None where it came, else what happened instead."""
+        try:
+            await self._server.complete("1, 2, 3, 4,", 1, deadline_s=self._probe_timeout_s)
+        except BadAnswer as error:
+            return f"the probe request fails: {error}"
         return None
 
-    def _afterwards(self) -> None:
-        unhealthy = self._target.unhealthy()
-        if self.result.engine_dead is not None:
-            # A hanging engine has had its time already.
-            probe: str | None = f"not asked: {self.result.engine_dead}"
-        else:
-            tokens = secrets.SystemRandom().choices(self._pool, k=PROBE_TOKENS)
-            probe = self._target.probe(tokens)
-        self.result.after = {
-            "health": unhealthy.reason if unhealthy else None,
-            "probe": probe,
-            "listed": self._target.listed(),
+    async def _after(self) -> None:
+        self._progress.note("asking whether the server still serves, and for the known answers")
+        sick = await self._server.unhealthy()
+        was_listed = self._server.model in self.result.server["models"]
+        after: dict[str, Any] = {
+            "health": sick[0] if sick else None,
+            "probe": await self._probe(),
+            "listed": True,
         }
-
-    def _plan(self, number: int, level: Level) -> dict[str, Any]:
-        return {
-            "level": number,
-            "base_url": self._target.base_url,
-            "tokenize_url": self._target.tokenize_url(),
-            "model": self._target.model,
-            "requests": level.requests,
-            "concurrency": level.concurrency,
-            "conversations": level.conversations,
-            "turns": self._load.turns,
-            "isl": self._load.isl,
-            "turn_isl": self._load.turn_isl,
-            "osl": self._load.osl,
-            "seed": f"{self._load.seed}/{number}",
-            "pool": self._pool,
-            "timeout_s": self._load.timeout_s,
-            "insecure": self._insecure,
-            "request_id": f"ramp-{self._run_id}-{level.concurrency}",
-        }
-
-    def _level(self, number: int, level: Level) -> None:
-        plan = self._plan(number, level)
-        outcome = LevelResult(
-            number,
-            level.concurrency,
-            [Request(n, id=f"{plan['request_id']}-{n}") for n in range(level.requests)],
-            started=time.time(),
-        )
-        self.result.levels.append(outcome)
-        if self._generator is None:
-            self._log = self._folder / f"generator-from-level-{number + 1}.log"
-            self._generator = self._start_generator(self._python, self._environment, self._log)
-        generator = self._generator
-        generator.begin(plan)
-        self._progress.level_started(outcome)
-        watch = Watch(self._target, self._pool, self._interval_s)
-        watch.start()
-        error: str | None = None
         try:
-            while True:
-                try:
-                    error = self._follow(generator, watch, outcome)
-                    break
-                except KeyboardInterrupt:
-                    if outcome.state == "interrupted":
-                        generator.process.kill()
-                    outcome.state, outcome.reason = "interrupted", "ended by the operator"
-                    self._progress.note("ending: waiting for the generator to account for itself")
-                    generator.stop("ended by the operator")
-        finally:
-            watch.end()
-            self._settle(outcome, error)
-            outcome.ended = time.time()
-            self._progress.level_ended(outcome)
-        if watch.dead is not None:
-            self.result.engine_dead = watch.dead
-            self.result.stopped = f"the engine is dead: {watch.dead}"
-        if outcome.state == "interrupted":
-            raise KeyboardInterrupt
-
-    def _follow(self, generator: Generator, watch: Watch, outcome: LevelResult) -> str | None:
-        """Takes the generator's events until it has finished the level.
-
-        Returns:
-            None, or how the generator failed.
-        """
-        began = time.monotonic()
-        heard = False
-        while True:
+            listed = await self._server.models()
+            after["listed"] = self._server.model in listed or not was_listed
+        except BadAnswer:
+            after["listed"] = not self.result.server["models"]
+        if after["probe"] is None and self.result.changed is None:
             try:
-                event = generator.event(TICK_S)
-            except queue.Empty:
-                event = {}
-            if event is None:
-                self._generator = None
-                outcome.generator_exit = status = generator.close()
-                return f"was ended by signal {-status}" if status < 0 else f"ended ({status})"
-            event = self._hider.hide_json(event)
-            if event.get("event") == "finished":
-                return None if event["error"] is None else f"failed ({event['error']})"
-            heard = heard or bool(event)
-            if not heard and time.monotonic() - began > GENERATOR_START_S:
-                generator.process.kill()
-            self._take(event, outcome, watch)
-            if watch.dead is not None:
-                if outcome.state == "complete":
-                    outcome.state, outcome.reason = "stopped", f"engine dead: {watch.dead}"
-                    self._progress.note(f"the engine is dead: {watch.dead}")
-                generator.stop(f"engine dead: {watch.dead}")
-            elif outcome.state == "interrupted":
-                generator.stop("ended by the operator")
-            self._progress.changed(outcome)
+                self.result.known["after"] = await self._known.check(
+                    self._server, self._probe_timeout_s, "from those before the ramp"
+                )
+            except BadAnswer as error:
+                after["probe"] = f"a known-answer request fails: {error}"
+        self.result.after = after
+        # Last, so that a restart during these checks shows too.
+        with contextlib.suppress(Ended):
+            await self._same("at the end")
 
-    def _take(self, event: dict[str, Any], outcome: LevelResult, watch: Watch) -> None:
-        kind = event.get("event")
-        if kind == "ready":
-            self.result.generator = {
-                "name": "vllm bench serve",
-                "vllm": event["vllm"],
-                "python": event["python"],
-            }
-        elif kind == "sent":
-            outcome.requests[event["request"]].sent = event["at"]
-        elif kind == "ended":
-            request = outcome.requests[event["request"]]
-            if request.settled:
-                return
-            request.ended = event["at"]
-            if event["ok"]:
-                request.done = True
-                request.prompt_tokens = event["prompt_tokens"]
-                request.output_tokens = event["output_tokens"]
-                request.ttft_s = event["ttft_s"]
-                request.latency_s = event["latency_s"]
-                request.itl_s = event["itl_s"]
-            else:
-                request.fail(event["kind"], event["error"], event["detail"])
-                if event["kind"] not in ("cut off", "not sent"):
-                    watch.failure_seen()
 
-    def _settle(self, outcome: LevelResult, error: str | None) -> None:
-        """Requests that the generator did not account for have failed, and say so."""
-        left = [request for request in outcome.requests if not request.settled]
-        if not left:
-            return
-        if outcome.state != "complete":
-            for request in left:
-                what = "cut off" if request.sent else "not sent"
-                request.fail(what, f"{what}: {outcome.reason}")
-            return
-        error = error or "left it out"
-        tail = self._hider.hide(self._log.read_text(errors="replace")).strip().splitlines()
-        if outcome.number == 0 and not any(request.sent for request in outcome.requests):
-            last = tail[-1] if tail else "it said nothing"
-            raise GeneratorFailed(
-                f"the load generator ({self._python}) {error} without sending a request: {last}"
-            )
-        detail = "\n".join(tail[-20:]) or None
-        for request in left:
-            what = "before the answer was whole" if request.sent else "before sending it"
-            request.fail("generator", f"the load generator {error} {what}", detail)
+async def _end(*tasks: asyncio.Future[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def until_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event) -> None:
+    """Runs `work`, and cancels it once `stop` is set."""
+    running = asyncio.ensure_future(work)
+    waiting = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait((running, waiting), return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            running.result()
+    finally:
+        await _end(running, waiting)

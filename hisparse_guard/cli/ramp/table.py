@@ -7,8 +7,6 @@ from typing import Any, TextIO
 from rich.console import Console
 from rich.table import Table
 
-from hisparse_guard.cli.ramp.result import Result
-
 COLOURS = {"passed": "green", "failed": "red", "interrupted": "yellow", "inconclusive": "yellow"}
 
 
@@ -50,8 +48,8 @@ HEADINGS = (
 )
 
 
-def print_table(result: Result, stream: TextIO) -> None:
-    document = result.to_json()
+def print_table(document: dict[str, Any], verdict: str, stream: TextIO) -> None:
+    """Prints the table, the first failure and the verdict of a result's document."""
     console = Console(file=stream, highlight=False)
     table = Table()
     for heading in HEADINGS:
@@ -67,4 +65,4 @@ def print_table(result: Result, stream: TextIO) -> None:
             markup=False,
             soft_wrap=True,
         )
-    console.print(result.sentence(), style=COLOURS[result.verdict], markup=False, soft_wrap=True)
+    console.print(document["sentence"], style=COLOURS[verdict], markup=False, soft_wrap=True)

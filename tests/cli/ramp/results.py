@@ -15,7 +15,6 @@ LOAD = {
     "turn_isl": 0,
     "seed": 7,
     "timeout_s": 1800.0,
-    "request_ids": "ramp-0-",
 }
 
 
@@ -46,7 +45,8 @@ def result(*levels: LevelResult, dead: bool = False) -> Result:
             "without_health": [],
         },
         levels=list(levels),
-        generator={"name": "vllm bench serve", "vllm": "0.33.0", "python": "3.12.1"},
+        generator={"name": "hisparse-guard", "endpoint": "completions", "prompts": "token ids"},
+        known={"after": None},
         after=dict(DEAD if dead else FINE),
         engine_dead=DEAD["health"] if dead else None,
         stopped=f"the engine is dead: {DEAD['health']}" if dead else None,

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hisparse_guard.cli.ramp.result import LevelResult, Request, Result, percentile
+from hisparse_guard.cli.ramp.result import Judged, LevelResult, Request, Result, percentile
 
 FINE = {"health": None, "probe": None, "listed": True}
 
@@ -21,6 +21,7 @@ def level(done: int, failed: int = 0, kind: str = "http 500", state: str = "comp
 
 def result(*levels: LevelResult, **fields: object) -> Result:
     found = Result("http://127.0.0.1:1", "m", {}, {}, levels=list(levels), after=dict(FINE))
+    found.known = {"after": None}
     for name, value in fields.items():
         setattr(found, name, value)
     return found
@@ -58,9 +59,14 @@ def test_percentile_of_nothing() -> None:
             "failed",
             130,
         ),
-        (result(level(3, 5, "generator")), "inconclusive", 1),
         (result(level(8), not_run=[(16, 32)]), "inconclusive", 1),
         (result(level(8), after=None), "inconclusive", 1),
+        (result(level(8), known={}), "inconclusive", 1),
+        (result(level(8), known={"after": "4 of 4 known answers differ"}), "failed", 1),
+        (result(level(8), changed="another server answers"), "failed", 1),
+        (result(level(8), judged={"triage": Judged("worker-died", True)}), "failed", 1),
+        (result(level(8), judged={"triage": Judged("healthy", False)}), "passed", 0),
+        (result(), "inconclusive", 1),
     ],
 )
 def test_verdict(found: Result, verdict: str, code: int) -> None:

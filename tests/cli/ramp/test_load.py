@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 
 from hisparse_guard.cli.ramp import load
-from hisparse_guard.cli.ramp.cli import _load
 from hisparse_guard.cli.ramp.load import Level, Load
 
 
@@ -11,7 +10,7 @@ def make(**options: object) -> Load:
     lengths = ("isl", "osl", "turns", "turn_isl")
     unset = dict.fromkeys(("levels", "requests", "conversations", "seed", *lengths))
     values = unset | {"multi_turn": False, "timeout_s": 60.0} | options
-    return _load(**values)  # type: ignore[arg-type]
+    return load.load(**values)  # type: ignore[arg-type]
 
 
 def test_the_published_ramp_is_the_default() -> None:

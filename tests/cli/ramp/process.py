@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.support.environments import server_python
 
 LIMIT_S = 240.0
 
@@ -43,14 +42,12 @@ class Ramp:
         url: str,
         model: str,
         *words: str | Path,
-        python: Path | None = None,
         env: dict[str, str] | None = None,
     ) -> None:
         self.json = folder / "ramp.json"
         command = [
             *(sys.executable, "-m", "hisparse_guard", "ramp", "--base-url", url),
             *("--model", model, "--json", self.json),
-            *("--vllm-python", python or server_python()),
             *words,
         ]
         kept = {n: v for n, v in os.environ.items() if n not in ("OPENAI_API_KEY", "VLLM_API_KEY")}
@@ -66,17 +63,6 @@ class Ramp:
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
-
-    def generator(self) -> int:
-        """The process id of the load generator, once it is there."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        deadline = time.monotonic() + LIMIT_S
-        while time.monotonic() < deadline and self.process.poll() is None:
-            for pid in children.read_text().split():
-                if b"bench_driver.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                    return int(pid)
-            time.sleep(0.05)
-        raise AssertionError("no load generator came up")
 
     def finish(self) -> Finished:
         out, err = self.process.communicate(timeout=LIMIT_S)

@@ -11,7 +11,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.ramp.process import Ramp, contents, ramp
+from tests.cli.ramp.process import Ramp, contents, ramp
 from tests.support.environments import server_python
 from tests.support.server import serve
 

@@ -11,7 +11,7 @@ import pytest
 from hisparse_guard.cli.ramp import page as module
 from hisparse_guard.cli.ramp.page import NoChart, chart, page
 from hisparse_guard.cli.ramp.table import print_table
-from tests.ramp.results import failed, level, passed, result
+from tests.cli.ramp.results import failed, level, passed, result
 
 
 def test_the_page_stands_alone_and_says_what_was_found() -> None:
@@ -49,7 +49,7 @@ def test_without_matplotlib_the_error_says_what_to_install(monkeypatch: pytest.M
 
 def test_the_table() -> None:
     stream = io.StringIO()
-    print_table(failed(), stream)
+    print_table(failed().to_json(), "failed", stream)
     text = stream.getvalue()
     assert re.search(r"│\s+16 │\s+9 │\s+23 │", text)
     assert re.search(r"│\s+32 │.*not run", text)

@@ -1,0 +1,286 @@
+"""One file to its masked text: read within bounds, parsed by what it is, or left out."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from hisparse_guard.cli.masking import policy
+from hisparse_guard.cli.masking.masker import Masker
+from hisparse_guard.cli.masking.prose import Prose
+from hisparse_guard.cli.masking.vault import Vault
+
+MOST_DOCUMENT = 16 << 20
+MOST_LOG = 512 << 20
+
+
+class LeftOut(ValueError):
+    """The file cannot be read as anything known; the text says why."""
+
+
+@dataclass(frozen=True)
+class Masked:
+    """A masked file: its text, and how many values were masked."""
+
+    text: str
+    count: int
+
+
+def _open(path: Path) -> IO[bytes]:
+    with path.open("rb") as file:
+        head = file.read(6)
+    if head[:2] == b"\x1f\x8b":
+        return gzip.GzipFile(path, "rb")
+    if head[:3] == b"BZh":
+        return bz2.open(path, "rb")
+    if head == b"\xfd7zXZ\0":
+        return lzma.open(path, "rb")
+    return path.open("rb")
+
+
+def read(path: Path, most: int) -> str:
+    """The file's text, unpacked and decoded.
+
+    Raises:
+        LeftOut: it is too large, damaged, or no text.
+    """
+    try:
+        if not path.is_file():
+            raise LeftOut("not a file")
+        with _open(path) as file:
+            data = file.read(most + 1)
+    except (OSError, EOFError, lzma.LZMAError, gzip.BadGzipFile) as error:
+        raise LeftOut(f"cannot be read ({type(error).__name__})") from None
+    if len(data) > most:
+        raise LeftOut(f"larger than {most >> 20} MiB")
+    return _decoded(data)
+
+
+def _decoded(data: bytes) -> str:
+    for mark, encoding in ((b"\xff\xfe\0\0", "utf-32"), (b"\0\0\xfe\xff", "utf-32")):
+        if data.startswith(mark):
+            return _decode(data, encoding)
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return _decode(data, "utf-16")
+    sample = data[:4096]
+    if sample.count(0) > len(sample) // 4:
+        return _decode(
+            data, "utf-16-le" if sample[1::2].count(0) > sample[::2].count(0) else "utf-16-be"
+        )
+    return data.decode("utf-8", errors="replace").removeprefix("\ufeff")
+
+
+def _decode(data: bytes, encoding: str) -> str:
+    try:
+        return data.decode(encoding)
+    except UnicodeDecodeError:
+        raise LeftOut("no text in an encoding that is known") from None
+
+
+_CRI = re.compile(r"(\S+ (?:stdout|stderr) )([PF])( )(.*)", re.S)
+
+
+def _joined(lines: list[str]) -> list[str]:
+    """Parts of one long line, as the container runtimes write them, put together: a secret could
+    stand across two."""
+    found: list[str] = []
+    waiting = ""
+    for line in lines:
+        cri = _CRI.fullmatch(line)
+        if cri:
+            body = waiting + cri[4]
+            if cri[2] == "P":
+                waiting = body
+            else:
+                found.append(f"{cri[1]}F {body}")
+                waiting = ""
+            continue
+        if waiting:
+            found.append(waiting)
+            waiting = ""
+        found.append(line)
+    return _docker(found + ([waiting] if waiting else []))
+
+
+def _docker(lines: list[str]) -> list[str]:
+    found: list[str] = []
+    waiting = ""
+    for line in lines:
+        entry = None
+        if line.startswith('{"log":'):
+            try:
+                entry = json.loads(line)
+            except (ValueError, RecursionError):
+                entry = None
+        text = entry.get("log") if isinstance(entry, dict) else None
+        if not isinstance(text, str):
+            found.append(line)
+            continue
+        waiting += text
+        if text.endswith("\n"):
+            found.append(waiting.rstrip("\n"))
+            waiting = ""
+    return found + ([waiting] if waiting else [])
+
+
+def log(path: Path, vault: Vault) -> Masked:
+    """A server's log: every line kept, masked as text.
+
+    Raises:
+        LeftOut: it cannot be read.
+    """
+    prose = Prose(vault)
+    text = read(path, MOST_LOG)
+    lines = _joined(re.split(r"\r\n|\n|\r", text))
+    return Masked("\n".join(prose.line(line) for line in lines), prose.count)
+
+
+def evidence(path: Path, vault: Vault) -> Masked:
+    """Evidence of the guard: JSON, an object a line; other lines are dropped.
+
+    Raises:
+        LeftOut: it cannot be read.
+    """
+    prose, masker = Prose(vault), Masker(vault)
+    lines = []
+    for line in read(path, MOST_LOG).splitlines():
+        try:
+            parsed = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(parsed, dict):
+            environment = parsed.pop("environment", None)
+            shown = prose.document(parsed)
+            if isinstance(environment, dict):
+                shown["environment"] = masker.document({"env": environment})["env"]
+            lines.append(json.dumps(shown))
+    return Masked("\n".join(lines) + "\n", prose.count + masker.count)
+
+
+def deployment(path: Path, vault: Vault) -> Masked:
+    """A file that says how a server is deployed: parsed, and masked by where values stand.
+
+    Raises:
+        LeftOut: it is of no kind that is known.
+    """
+    text = read(path, MOST_DOCUMENT)
+    name = path.name.lower()
+    if "-----BEGIN" in text[:100]:
+        raise LeftOut("a key or a certificate")
+    masker = Masker(vault)
+    for suits, make in _KINDS:
+        if suits(name, text):
+            try:
+                return Masked(make(text, masker), masker.count)
+            except LeftOut:
+                raise
+            except (ValueError, RecursionError) as error:
+                raise LeftOut(f"cannot be parsed ({type(error).__name__})") from None
+    raise LeftOut("of no kind that is known (YAML, JSON, shell, systemd, netrc, environment)")
+
+
+def _json(text: str, masker: Masker) -> str:
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len({name for name, _ in pairs}) != len(pairs):
+            raise LeftOut("a JSON object names a key twice")
+        return dict(pairs)
+
+    parsed = json.loads(text, object_pairs_hook=unique)
+    return json.dumps(masker.document(parsed), indent=2) + "\n"
+
+
+def _yaml(text: str, masker: Masker) -> str:
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    reader, writer = YAML(typ="safe", pure=True), YAML()
+    writer.representer.ignore_aliases = lambda _: True
+    writer.width = 10_000
+    found = io.StringIO()
+    try:
+        documents = list(reader.load_all(text))
+    except YAMLError as error:
+        raise LeftOut(f"no YAML that can be parsed ({type(error).__name__})") from None
+    if not all(isinstance(one, (dict, list)) or one is None for one in documents):
+        raise LeftOut("of no kind that is known")
+    writer.dump_all([masker.document(one) for one in documents], found)
+    return found.getvalue()
+
+
+def _script(text: str, masker: Masker) -> str:
+    return masker.script(text)
+
+
+def _assignments(text: str, masker: Masker) -> str:
+    """``NAME=value`` a line, under ``[Section]`` lines or not; continued lines joined."""
+    found = []
+    for line in re.sub(r"\\\r?\n\s*", " ", text).splitlines():
+        line = line.strip()
+        section = re.fullmatch(r"\[([A-Za-z ]{1,30})\]", line)
+        name, equals, value = line.removeprefix("export ").partition("=")
+        if section:
+            found.append(line)
+        elif not line or line[0] in "#;":
+            continue
+        elif not equals or not policy.harmless_name(name.strip()):
+            found.append(masker.hide(line))
+        elif name.strip().startswith("Exec"):
+            found.append(f"{name}={masker.script(value).strip()}")
+        else:
+            found.append(" ".join(masker.words([f"{name.strip()}={value.strip()}"])))
+    return "\n".join(found) + "\n"
+
+
+def _netrc(text: str, masker: Masker) -> str:
+    kept = ("machine", "default", "login", "password", "account", "macdef")
+    words = [w if w in kept else masker.hide(w, secret=True) for w in text.split()]
+    return " ".join(words) + "\n"
+
+
+def _dockerfile(text: str, masker: Masker) -> str:
+    found = []
+    for line in masker_lines(text):
+        instruction, _, rest = line.partition(" ")
+        if not instruction.isalpha():
+            found.append(masker.hide(line))
+        elif rest.lstrip().startswith("["):
+            found.append(f"{instruction} {json.dumps(masker.words(json.loads(rest)))}")
+        else:
+            found.append(f"{instruction} {masker.script(rest).strip()}")
+    return "\n".join(found) + "\n"
+
+
+def masker_lines(text: str) -> list[str]:
+    joined = re.sub(r"\\\s*\n\s*", " ", text)
+    return [o.strip() for o in joined.splitlines() if o.strip() and not o.strip().startswith("#")]
+
+
+def _looks_assigned(text: str) -> bool:
+    lines = masker_lines(text)
+    return bool(lines) and all(re.match(r"(?:export )?[A-Za-z_]\w*=|\[", one) for one in lines)
+
+
+_UNITS = (".service", ".socket", ".timer", ".env", ".conf", ".ini", ".container", ".properties")
+_KINDS: tuple[tuple[Callable[[str, str], bool], Callable[[str, Masker], str]], ...] = (
+    (lambda name, text: "netrc" in name, _netrc),
+    (lambda name, text: name.startswith(("dockerfile", "containerfile")), _dockerfile),
+    (lambda name, text: name.endswith((".sh", ".bash")) or text.startswith("#!"), _script),
+    (lambda name, text: name.endswith(_UNITS) or name.startswith(".env"), _assignments),
+    (lambda name, text: name.endswith(".json") or text.lstrip()[:1] in ("{", "["), _json),
+    (lambda name, text: _looks_assigned(text), _assignments),
+    (
+        lambda name, text: (
+            name.endswith((".yaml", ".yml")) or bool(re.search(r"(?m)^[\w.-]+:(?:\s|$)", text))
+        ),
+        _yaml,
+    ),
+    (lambda name, text: name.endswith((".txt", "")) and "\0" not in text, _script),
+)

@@ -1,0 +1,128 @@
+"""Free text, as logs and error messages hold it: masked by name, by shape and by place."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from hisparse_guard.cli.masking import policy
+from hisparse_guard.cli.masking.text import MASK, is_secret_name, mask
+from hisparse_guard.cli.masking.vault import Vault
+
+# Colours, titles, and everything else that a terminal would not show.
+_CONTROL = re.compile(
+    r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\\(?:x1b|u001b|033)\[[0-9;]*m"
+    r"|[\x00-\x08\x0b-\x1f\x7f\u200b-\u200f\u2028-\u202e\u2060\ufeff]",
+    re.I,
+)
+_URL = re.compile(r"\b([a-z][a-z0-9+.-]{1,15}://)([^\s\"'<>\\]+)", re.I)
+_OWN_PATHS = re.compile(
+    r"/(?:v1(?:/[a-z_]+){0,2}|health|metrics|version|tokenize|detokenize|ping|load)?"
+)
+_WORD = re.compile(r"[A-Za-z0-9+/=_.~!@#$%^&*-]{10,}")
+# A version with its commit, a symbol of C++ or CUDA, a time, a pointer: no secret, though they look
+# like one.
+_KNOWN = re.compile(
+    r"[\w.]*\d+\.\d+[\w.]*\+(?:g[0-9a-f]{7,10}|cu\d+|cpu)[\w.]*|_Z[A-Z0-9]\w*|0x[0-9a-f]+"
+    r"|\d{4}-\d\d-\d\dT[\d:.,+Z-]+|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+(?:\.py)?"
+    r"|ramp-[0-9a-f]{1,6}-\d+-\d+(?:-\d+)?",
+    re.I,
+)
+_BEGIN, _END = re.compile(r"-----BEGIN [A-Z0-9 ]*-----"), re.compile(r"-----END [A-Z0-9 ]*-----")
+
+
+class Prose:
+    """Masks free text line by line.
+
+    Attributes:
+        count: values masked so far.
+    """
+
+    def __init__(self, vault: Vault) -> None:
+        self._vault = vault
+        self._in_key = False
+        self.count = 0
+
+    def line(self, text: str) -> str:
+        """One line without its secrets; "***" for a line inside a PEM block."""
+        text = _CONTROL.sub("", text)
+        if self._in_key or _BEGIN.search(text):
+            return self._key_line(text)
+        if text[:1] == "{":
+            try:
+                parsed = json.loads(text)
+            except (ValueError, RecursionError):
+                parsed = None
+            if isinstance(parsed, dict):
+                try:
+                    return json.dumps(self.document(parsed))
+                except RecursionError:
+                    self.count += 1
+                    return MASK
+        return self.text(text)
+
+    def _key_line(self, text: str) -> str:
+        self.count += 1
+        begin = _BEGIN.search(text)
+        end = _END.search(text, begin.end() if begin else 0)
+        self._in_key = end is None
+        before = self.text(text[: begin.start()]) if begin and not self._in_key else ""
+        after = self.text(text[end.end() :]) if end else ""
+        return f"{before}{MASK}{after}"
+
+    def text(self, text: str) -> str:
+        found: list[str] = []
+        text = mask(text, found)
+        self.count += text.count(MASK)
+        for value in found:
+            self._vault.add(value)
+        text = _URL.sub(self._url, text)
+        return _WORD.sub(self._word, text)
+
+    def _url(self, found: re.Match[str]) -> str:
+        host, slash, path = found[2].partition("/")
+        host = host.rpartition("@")[2].partition("?")[0]
+        if policy.looks_random(host):
+            self.count += 1
+            return f"{found[1]}{MASK}"
+        path = (slash + path).rstrip(".,;:)]}")
+        if not path or _OWN_PATHS.fullmatch(path):
+            return f"{found[1]}{host}{path}"
+        self.count += 1
+        for piece in re.split(r"[/?&=]", path):
+            if policy.looks_random(piece):
+                self._vault.add(piece)
+        return f"{found[1]}{host}/{MASK}"
+
+    def _word(self, found: re.Match[str]) -> str:
+        word = found[0]
+        if not policy.looks_random(word) or (
+            _KNOWN.fullmatch(word) and not any(len(p) >= 32 for p in re.split(r"\W", word))
+        ):
+            return word
+        self.count += 1
+        self._vault.add(word)
+        return MASK
+
+    def document(self, value: Any, key: str = "") -> Any:
+        """A copy of a JSON document of text (a log line, a result), masked."""
+        if is_secret_name(key) and isinstance(value, (str, int, float)) and value != "":
+            if isinstance(value, bool):
+                return value
+            self.count += 1
+            self._vault.add(str(value))
+            return MASK
+        if isinstance(value, str):
+            return "\n".join(self.text(_CONTROL.sub("", one)) for one in value.split("\n"))
+        if isinstance(value, list):
+            return [self.document(one, key) for one in value]
+        if isinstance(value, dict):
+            named = value.get("name")
+            return {
+                self.text(str(name)): self.document(
+                    one, str(named) if name == "value" and isinstance(named, str) else str(name)
+                )
+                for name, one in value.items()
+            }
+        return value

@@ -1,0 +1,149 @@
+"""Secrets out of whatever is echoed: log lines, command lines, environments.
+
+A secret is told by the name it is stored under (`--api-key`, `HF_TOKEN=`,
+`'api_key': [...]`), by its shape (`hf_…`, `sk-…`, a JSON Web Token) or by its place
+(`Authorization:`, `scheme://user:password@host`). What is masked becomes `***`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+MASK = "***"
+
+# A name holds the word, and perhaps what it is for after it (`HF_TOKEN_READ`);
+# `max_num_batched_tokens` holds a number.
+_NAME = (
+    r"(?:[\w.-]{0,60}?(?:api[_-]?keys?|(?:access|private|account|subscription|encryption|signing|master)"
+    r"[_-]?keys?|secret(?:[_-]?key)?s?|passw(?:or)?d|passphrase|credentials?|auth(?:orization)?"
+    r"|bearer|(?<!s)token|cookie|signature|conn(?:ection)?[_-]?str(?:ing)?|webhook"
+    r"|(?<![A-Za-z])(?:pass|pw|pwd|sig|dsn|pat|creds?|jwt|otp))(?:[_-][A-Za-z0-9]+){0,3})"
+)
+# Special tokens of a tokenizer are named `…_token` too, and are no secrets; nor are numbers and
+# ids of tokens, vLLM's compiler passes, and names of Kubernetes secrets.
+_NOT_SECRET = re.compile(
+    r"(?:eos|bos|pad|unk|sep|cls|mask|stop|image|video|audio|special|per|next|think)[_-]?token$"
+    r"|token[_-](?:ids?|count|budget|limit|num|num\w*|per|throughput|type|mask|indices|positions)"
+    r"|pass[_-](?:config|manager|key|through)|tokenizer|token[_-]?ize",
+    re.I,
+)
+
+_BACK = r"\\{0,16}"
+_QUOTED = rf"b?{_BACK}\"[^\"\n]*?{_BACK}\"|b?{_BACK}'[^'\n]*?{_BACK}'"
+_VALUE = rf"\[[^\]\n]*\]|\([^)\n]*\)|{_QUOTED}|[^\s,;'\"\]}})&]+"
+_ASSIGNED = re.compile(
+    rf"(?P<name>\b{_NAME})(?P<link>{_BACK}['\"]?\s*(?:=>|[:=])\s*)"
+    rf"(?P<value>(?:(?:Bearer|Basic|Token)\s+)?(?:{_VALUE}))",
+    re.I,
+)
+_FLAG = re.compile(
+    rf"(?P<name>(?<![\w-])--?{_NAME})(?P<link>[ \t]+)(?P<value>(?!-)(?:{_VALUE}))", re.I
+)
+# `{"name": "HF_TOKEN", "value": …}`, and the value before the name.
+_SIDE = rf"{_BACK}['\"]?"
+_NAMED = re.compile(
+    rf"(?P<name>\bname{_SIDE}\s*[:=]\s*{_SIDE}{_NAME}{_SIDE}\s*,?\s*{_SIDE}value)"
+    rf"(?P<link>{_SIDE}\s*[:=]\s*)(?P<value>{_VALUE})",
+    re.I,
+)
+_VALUE_FIRST = re.compile(
+    rf"(?P<name>\bvalue)(?P<link>{_SIDE}\s*[:=]\s*)(?P<value>{_VALUE})"
+    rf"(?=\s*,\s*{_SIDE}name{_SIDE}\s*[:=]\s*{_SIDE}{_NAME}{_SIDE})",
+    re.I,
+)
+# vLLM's `--api-key` takes several words.
+_MORE_WORDS = re.compile(
+    r"(?P<name>--api-key[ =\t]+\*\*\*)(?P<link>)(?P<value>(?:[ \t]+(?!-)[^\s;|&\\'\"]+)+)"
+)
+_BEARER = re.compile(r"\b(?P<name>Bearer|Basic)(?P<link>\s+)(?P<value>[A-Za-z0-9._~+/=-]{8,})")
+_USERINFO = re.compile(
+    r"(?P<name>\b[a-z][a-z0-9+.-]*://[^\s/:@'\"]*)(?P<link>:)(?P<value>[^\s'\"]+)(?=@)", re.I
+)
+# Programs that take a password by one letter.
+_LETTER = re.compile(
+    r"(?P<name>\bsshpass\s+-p|\bcurl\b[^\n|;&]{0,500}?\s(?:-u|--user)|\blogin\b[^\n|;&]{0,500}?\s-p"
+    r"|\b(?:mysql|mongo|redis-cli|psql)\b[^\n|;&]{0,500}?\s-[pa])(?P<link>\s*=?)"
+    rf"(?P<value>(?:{_QUOTED}|[^\s,;'\"]+))"
+)
+_SHAPES = re.compile(
+    r"\b(?:hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{12,}|nvapi-[A-Za-z0-9_-]{16,}"
+    r"|gh[opsur]_[A-Za-z0-9]{16,}|github_pat_[A-Za-z0-9_]{16,}|glpat-[A-Za-z0-9_-]{16,}"
+    r"|xox[abprs]-[A-Za-z0-9-]{10,}|(?:AKIA|ASIA)[0-9A-Z]{16}|AIza[0-9A-Za-z_-]{30,}"
+    r"|dckr_pat_[A-Za-z0-9_-]{16,}|pypi-[A-Za-z0-9_-]{16,}|npm_[A-Za-z0-9]{20,}"
+    r"|[rs]k_(?:live|test)_[A-Za-z0-9]{10,}|wandb_v1_[A-Za-z0-9_]{20,}"
+    r"|eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*)"
+)
+# Any of these, or there is nothing to look for: keeps the common line cheap.
+_HINT = re.compile(
+    r"key|secret|passw|passphrase|pass|pw|sig|dsn|pat|cred|jwt|otp|cookie|conn|webhook|auth|bearer"
+    r"|basic|token|://|hf_|sk-|nvapi-|gh[opsur]_|github_pat_|glpat-|xox|AKIA|ASIA|AIza|dckr|pypi-"
+    r"|npm_|k_live|k_test|wandb|eyJ|curl|login|mysql|mongo|redis|psql",
+    re.I,
+)
+_PARTS = re.compile(r"[^\s,'\"\\\[\](){}*]{6,}")
+_SECRET_NAME = re.compile(rf"^-{{0,2}}{_NAME}$", re.I)
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z][a-z])")
+
+
+def is_secret_name(name: str) -> bool:
+    """True where a flag, field or variable of this name holds a secret."""
+    # `clientSecretValue`, `dbPass`: words begin with capitals too.
+    words = _CAMEL.sub("_", name)
+    return bool(_SECRET_NAME.match(words)) and not _NOT_SECRET.search(words)
+
+
+def mask(text: str, found: list[str] | None = None) -> str:
+    """Returns `text` with every secret it shows replaced by `***`.
+
+    Args:
+        found: takes the secrets, without their quotes.
+    """
+    if not _HINT.search(text):
+        return text
+
+    def replace(match: re.Match[str]) -> str:
+        if _NOT_SECRET.search(match["name"]):
+            return match[0]
+        value = match["value"]
+        bare = value.removeprefix("b").lstrip("\\") if value[:1] in "b\\" else value
+        quote = value[: len(value) - len(bare) + 1] if bare[:1] in ("'", '"') else ""
+        if found is not None:
+            found.extend(_PARTS.findall(value))
+        return f"{match['name']}{match['link']}{quote}{MASK}{quote.removeprefix('b')}"
+
+    def replace_shape(match: re.Match[str]) -> str:
+        if found is not None:
+            found.append(match[0])
+        return MASK
+
+    for pattern in (_ASSIGNED, _FLAG, _NAMED, _VALUE_FIRST, _MORE_WORDS, _BEARER, _USERINFO):
+        text = pattern.sub(replace, text)
+    text = _LETTER.sub(replace, text)
+    return _SHAPES.sub(replace_shape, text)
+
+
+def mask_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Returns a copy of an environment with secret variables masked, by name and by value."""
+    return {
+        name: MASK if value and is_secret_name(name) else mask(value)
+        for name, value in environment.items()
+    }
+
+
+def mask_arguments(arguments: Sequence[str]) -> list[str]:
+    """Returns a copy of an argument vector with secrets masked.
+
+    After a secret flag every word up to the next flag is masked: vLLM's `--api-key`
+    takes several.
+    """
+    masked: list[str] = []
+    inside_secret = False
+    for word in arguments:
+        if word.startswith("-") and len(word) > 1:
+            name, equals, _ = word.partition("=")
+            inside_secret = not equals and is_secret_name(name)
+            masked.append(f"{name}={MASK}" if equals and is_secret_name(name) else mask(word))
+        else:
+            masked.append(MASK if inside_secret else mask(word))
+    return masked

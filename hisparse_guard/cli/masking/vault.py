@@ -1,0 +1,92 @@
+"""Secrets that were found once, blanked wherever they turn up, in their usual encodings too."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+from hisparse_guard.cli.masking.text import MASK, is_secret_name, mask
+
+# Shorter values are common words sooner than secrets.
+SHORTEST = 6
+# Values that stand under secret names and are none.
+COMMON = {"true", "false", "none", "null", "default", "disabled", "enabled", "secret", "password"}
+
+
+class Vault:
+    """Known secrets of one archive."""
+
+    def __init__(self) -> None:
+        self._forms: dict[str, None] = {}
+
+    @classmethod
+    def of_environment(cls, environment: Mapping[str, str]) -> Vault:
+        """With the values of this process's own secret variables."""
+        found = cls()
+        for name, value in environment.items():
+            if is_secret_name(name):
+                found.add(value)
+        return found
+
+    def add(self, value: str) -> None:
+        """Remembers a secret, in every form in which it may be written."""
+        value = value.strip()
+        if len(value) < SHORTEST or value.lower() in COMMON or set(value) <= {"*"}:
+            return
+        for form in self._encoded(value):
+            if len(form) >= SHORTEST:
+                self._forms[form] = None
+        if "\n" in value:
+            # Of a key over several lines each line tells a part.
+            for line in value.splitlines():
+                if len(line.strip()) >= 16 and not line.startswith("-----"):
+                    self._forms[line.strip()] = None
+
+    def _encoded(self, value: str) -> list[str]:
+        data = value.encode(errors="surrogateescape")
+        forms = [
+            value,
+            quote(value, safe="", errors="replace"),
+            quote_plus(value, errors="replace"),
+        ]
+        forms += [quote(value, errors="replace"), json.dumps(value)[1:-1]]
+        for salted in (data, data + b"\n", b":" + data):
+            forms.append(base64.b64encode(salted).decode().rstrip("="))
+            forms.append(base64.urlsafe_b64encode(salted).decode().rstrip("="))
+        # Inside longer text that is encoded as a whole: the middle, by each of three offsets.
+        for offset in range(3):
+            inner = base64.b64encode(b"\0" * offset + data).decode()
+            middle = inner[(offset * 8 + 5) // 6 : (len(data) + offset) * 8 // 6 - 1]
+            if len(middle) >= 12:
+                forms.append(middle)
+        forms.append(data.hex())
+        try:
+            decoded = base64.b64decode(value, validate=True).decode()
+            forms.append(decoded.strip())
+        except (binascii.Error, ValueError):
+            pass
+        return forms
+
+    def blank(self, text: str) -> tuple[str, int]:
+        """The text without the known secrets, and how many there were."""
+        count = 0
+        for form in sorted(self._forms, key=len, reverse=True):
+            found = text.count(form)
+            if found:
+                text = text.replace(form, MASK)
+                count += found
+        return text, count
+
+    def blank_json(self, value: Any) -> Any:
+        """A copy of a JSON document without known secrets, nor what looks like one."""
+        if isinstance(value, str):
+            return mask(self.blank(value)[0])
+        if isinstance(value, list):
+            return [self.blank_json(one) for one in value]
+        if isinstance(value, dict):
+            return {self.blank(str(name))[0]: self.blank_json(one) for name, one in value.items()}
+        return value

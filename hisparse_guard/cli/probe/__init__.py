@@ -1,0 +1,1 @@
+"""``hisparse-guard probe``: does this server still generate tokens? Standard library only."""

@@ -1,0 +1,67 @@
+"""Whether it was the same server from first to last."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+
+from hisparse_guard.cli.ramp.server import Server, Signs
+
+# The models' `created` is in whole seconds, and some releases make it anew for each answer.
+APART_S = 1.2
+
+
+@dataclass
+class Identity:
+    """What the server told of itself at the start.
+
+    Attributes:
+        first: signs that hold still, by address.
+        not_shown: what could not be told, in words.
+    """
+
+    first: dict[str, Signs] = field(default_factory=dict)
+    not_shown: list[str] = field(default_factory=list)
+
+    @classmethod
+    async def learn(cls, server: Server) -> Identity:
+        """Looks twice: a sign that changes by itself tells nothing."""
+        one = await server.signs()
+        await asyncio.sleep(APART_S)
+        two = await server.signs()
+        found = cls()
+        for url, signs in one.items():
+            again = two[url]
+            still = {
+                name: getattr(signs, name) if getattr(signs, name) == getattr(again, name) else None
+                for name in ("version", "created", "started")
+            }
+            found.first[url] = replace(signs, **still)
+            if signs.started != again.started or signs.version != again.version:
+                found.not_shown.append(
+                    "several servers answer at one address: name each with --engine-url"
+                )
+            if found.first[url].version is None:
+                found.not_shown.append("the server's version")
+            if found.first[url].started is None and found.first[url].created is None:
+                found.not_shown.append("that the server was not restarted (it tells no start time)")
+        found.not_shown = list(dict.fromkeys(found.not_shown))
+        return found
+
+    def changed(self, now: dict[str, Signs]) -> str | None:
+        """What is another than at the start, in words; None where nothing is."""
+        names = {
+            "version": "its version changed",
+            "created": "the model was loaded anew",
+            "started": "it was restarted",
+        }
+        for url, first in self.first.items():
+            for name, text in names.items():
+                before, after = getattr(first, name), getattr(now[url], name)
+                if before is None:
+                    continue
+                if after is None:
+                    return f"another server answers: it no longer tells its {name}"
+                if before != after:
+                    return f"another server answers: {text} ({before} to {after})"
+        return None

@@ -1,0 +1,82 @@
+"""The known-answer check: short greedy answers, compared before and after, and with a control."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hisparse_guard.cli.ramp.api import BadAnswer
+from hisparse_guard.cli.ramp.server import Server
+
+PROMPTS = (
+    "1, 2, 3, 4, 5, 6, 7, 8, 9,",
+    "Monday, Tuesday, Wednesday,",
+    "a b c d e f g h i j",
+    "The opposite of hot is",
+)
+TOKENS = 16
+
+
+async def ask(server: Server, deadline_s: float) -> list[str]:
+    """The answers to all prompts, one after the other.
+
+    Raises:
+        BadAnswer: a prompt was not answered.
+    """
+    found = []
+    for prompt in PROMPTS:
+        stream = await server.complete(prompt, TOKENS, deadline_s=deadline_s)
+        found.append(f"{stream.token_ids}" if stream.token_ids else stream.answer)
+    return found
+
+
+@dataclass
+class KnownAnswers:
+    """Answers of the idle server before the ramp.
+
+    Attributes:
+        stable: prompt number to answer, of prompts that were answered alike twice.
+        not_shown: what could not be told, in words.
+    """
+
+    stable: dict[int, str] = field(default_factory=dict)
+    not_shown: list[str] = field(default_factory=list)
+
+    @classmethod
+    async def learn(cls, server: Server, deadline_s: float) -> KnownAnswers:
+        """Raises:
+        BadAnswer: a prompt was not answered.
+        """
+        one, two = await ask(server, deadline_s), await ask(server, deadline_s)
+        found = cls({n: a for n, (a, b) in enumerate(zip(one, two, strict=True)) if a == b})
+        if not found.stable:
+            found.not_shown.append("that answers are right: this server answers never alike twice")
+        return found
+
+    def differ(self, answers: list[str]) -> list[int]:
+        return [n for n, answer in self.stable.items() if answers[n] != answer]
+
+    async def check(self, server: Server, deadline_s: float, what: str) -> str | None:
+        """None where `server` gives the same answers; else the finding. Asked again where it
+        does not: a difference must be there twice.
+
+        Raises:
+            BadAnswer: a prompt was not answered.
+        """
+        wrong = self.differ(await ask(server, deadline_s))
+        if wrong:
+            again = self.differ(await ask(server, deadline_s))
+            wrong = [n for n in wrong if n in again]
+        if not wrong:
+            return None
+        return f"{len(wrong)} of {len(self.stable)} known answers differ {what}"
+
+
+async def control(
+    known: KnownAnswers, server: Server, model_server: Server, deadline_s: float
+) -> str | None:
+    """Compares with the server at --control-url; None where its answers are the same."""
+    try:
+        server.dialect = model_server.dialect
+        return await known.check(server, deadline_s, "from those of the control server")
+    except BadAnswer as error:
+        return f"the control server does not answer: {error}"

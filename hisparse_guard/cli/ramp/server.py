@@ -1,0 +1,261 @@
+"""The server as it is asked: models, version, start time, health, and one completion."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+import string
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hisparse_guard.cli.ramp.api import Api, BadAnswer, error_message, printable
+from hisparse_guard.cli.ramp.stream import Stream
+
+ASK_S = 10.0
+# Enough distinct token ids to draw from, whatever the tokenizer.
+TOKENIZED_CHARACTERS = 20_000
+FEWEST_IDS = 16
+_STARTED = re.compile(rb"^process_start_time_seconds(?:\{[^}\n]*\})? (\S+)$", re.M)
+
+Prompt = str | list[int]
+
+
+@dataclass(frozen=True)
+class Signs:
+    """What tells one server from another; None: the server does not tell."""
+
+    version: str | None = None
+    created: int | None = None
+    started: float | None = None
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How this server is asked, found by asking.
+
+    Attributes:
+        chat: by ``/v1/chat/completions``.
+        extras: fields beyond the plain ones that it takes.
+        counted: its streams carry token ids, so tokens can be counted.
+        done_mark: its streams end with ``[DONE]``.
+        model: the name it answers with.
+    """
+
+    chat: bool = False
+    extras: dict[str, Any] = field(default_factory=dict)
+    counted: bool = False
+    done_mark: bool = False
+    model: str | None = None
+
+
+_USAGE = {"stream_options": {"include_usage": True}}
+_EXTRAS: tuple[dict[str, Any], ...] = (
+    {**_USAGE, "ignore_eos": True, "return_token_ids": True},
+    {**_USAGE, "ignore_eos": True},
+    _USAGE,
+    {},
+)
+
+
+class Server:
+    """A server behind `base_url`; `engine_urls` are the vLLM servers themselves where that is a
+    router."""
+
+    def __init__(self, api: Api, base_url: str, model: str, engine_urls: Sequence[str]) -> None:
+        self._api = api
+        self.base_url, self.model = base_url, model
+        self.engine_urls = tuple(engine_urls) or (base_url,)
+        self.without_health: set[str] = set()
+        self.dialect = Dialect()
+
+    async def models(self) -> dict[str, dict[str, Any]]:
+        """Listed models by name.
+
+        Raises:
+            BadAnswer: there is no such list, or it is of a wrong shape.
+        """
+        answer = await self._api.get(f"{self.base_url}/v1/models", deadline_s=ASK_S)
+        if answer.status != 200:
+            text = error_message(answer.status, answer.body)
+            hint = " (the key goes into OPENAI_API_KEY or --api-key-file)"
+            raise BadAnswer(
+                f"http {answer.status}",
+                f"/v1/models: {text}{hint if answer.status in (401, 403) else ''}",
+                answer.status,
+            )
+        found = answer.json()
+        listed = found.get("data") if isinstance(found, dict) else None
+        if not isinstance(listed, list):
+            raise BadAnswer("wrong answer", "/v1/models: no list of models")
+        return {
+            one["id"]: one
+            for one in listed
+            if isinstance(one, dict) and isinstance(one.get("id"), str)
+        }
+
+    async def signs(self) -> dict[str, Signs]:
+        """Who answers, by address."""
+        urls = dict.fromkeys((*self.engine_urls, self.base_url))
+        return {url: await self._signs(url) for url in urls}
+
+    async def _signs(self, url: str) -> Signs:
+        created = None
+        try:
+            listed = Server(self._api, url, self.model, ())
+            told = (await listed.models()).get(self.model, {}).get("created")
+            created = told if type(told) is int else None
+        except BadAnswer:
+            pass
+        return Signs(await self._version(url), created, await self._started(url))
+
+    async def _version(self, url: str) -> str | None:
+        try:
+            answer = await self._api.get(f"{url}/version", deadline_s=ASK_S)
+            found = answer.json() if answer.status == 200 else None
+        except BadAnswer:
+            return None
+        version = found.get("version") if isinstance(found, dict) else None
+        return printable(version, 100) if isinstance(version, str) else None
+
+    async def _started(self, url: str) -> float | None:
+        try:
+            answer = await self._api.get(f"{url}/metrics", deadline_s=ASK_S)
+        except BadAnswer:
+            return None
+        found = _STARTED.findall(answer.body) if answer.status == 200 else []
+        try:
+            value = float(found[0]) if len(found) == 1 else math.nan
+        except ValueError:
+            value = math.nan
+        return value if math.isfinite(value) else None
+
+    async def unhealthy(self) -> tuple[str, bool] | None:
+        """None where every engine says it is healthy; else why not, and whether that is sure:
+        a front end under load may merely be silent."""
+        for url in self.engine_urls:
+            if url in self.without_health:
+                continue
+            try:
+                answer = await self._api.get(f"{url}/health", deadline_s=ASK_S)
+            except BadAnswer as error:
+                return f"/health: {error}", error.kind != "timeout"
+            if answer.status != 200:
+                return f"/health answers {answer.status}", True
+        return None
+
+    async def find_health(self) -> None:
+        """Notes which engines have no ``/health``."""
+        for url in self.engine_urls:
+            try:
+                answer = await self._api.get(f"{url}/health", deadline_s=ASK_S)
+            except BadAnswer:
+                continue
+            if answer.status in (404, 405, 501):
+                self.without_health.add(url)
+
+    async def token_pool(self) -> list[int]:
+        """Ids of ordinary tokens, by the server's own tokenizer; empty where it has none."""
+        letters = random.Random(0)
+        text = "".join(letters.choices(string.ascii_letters + "     ", k=TOKENIZED_CHARACTERS))
+        body = {"model": self.model, "prompt": text, "add_special_tokens": False}
+        try:
+            answer = await self._api.post(f"{self.engine_urls[0]}/tokenize", body, deadline_s=60.0)
+            found = answer.json() if answer.status == 200 else None
+        except BadAnswer:
+            return []
+        tokens = found.get("tokens") if isinstance(found, dict) else None
+        if not isinstance(tokens, list) or not all(type(one) is int for one in tokens):
+            return []
+        ids = sorted(set(tokens))
+        return ids if len(ids) >= FEWEST_IDS else []
+
+    async def learn_dialect(self, deadline_s: float) -> None:
+        """Finds the fullest way of asking that this server takes.
+
+        Raises:
+            BadAnswer: no way gives an answer; what the first one gave.
+        """
+        first: BadAnswer | None = None
+        for chat in (False, True):
+            for extras in _EXTRAS:
+                self.dialect = Dialect(chat, extras)
+                try:
+                    stream = await self.complete("1, 2, 3, 4,", 4, deadline_s=deadline_s)
+                except BadAnswer as error:
+                    first = first or error
+                    if error.status in (404, 405):
+                        break
+                    if error.status in (400, 422, 501):
+                        continue
+                    raise
+                if len(stream.models) > 1:
+                    raise BadAnswer("wrong answer", "one answer names several models")
+                self.dialect = replace(
+                    self.dialect,
+                    counted=bool(stream.token_ids),
+                    done_mark=stream.done_mark,
+                    model=next(iter(stream.models), None),
+                )
+                return
+        raise first or BadAnswer("wrong answer", "the server answers no completion")
+
+    async def complete(
+        self,
+        prompt: Prompt,
+        tokens: int,
+        *,
+        deadline_s: float,
+        moved: Callable[[], None] | None = None,
+        stream: Stream | None = None,
+    ) -> Stream:
+        """One greedy streamed completion, ended well.
+
+        Raises:
+            BadAnswer: it was not.
+        """
+        found = stream or Stream()
+        body: dict[str, Any] = {
+            "model": self.model,
+            "max_tokens": tokens,
+            "temperature": 0,
+            "stream": True,
+            **self.dialect.extras,
+        }
+        if self.dialect.chat:
+            body["messages"] = [{"role": "user", "content": prompt}]
+        else:
+            body["prompt"] = prompt
+        path = "/v1/chat/completions" if self.dialect.chat else "/v1/completions"
+        status, refused = 200, bytearray()
+
+        def started(code: int) -> None:
+            nonlocal status
+            status = code
+
+        def take(block: bytes) -> None:
+            if status != 200:
+                refused.extend(block)
+                return
+            found.feed(block)
+            if moved is not None:
+                moved()
+
+        # The first event repeats the prompt's ids; an event of one token has some 300 bytes.
+        most = (1 << 20) + 16 * len(prompt) + 4096 * tokens
+        await self._api.read(
+            "POST",
+            self.base_url + path,
+            body,
+            take,
+            deadline_s=deadline_s,
+            most=most,
+            started=started,
+        )
+        if status != 200:
+            raise BadAnswer(f"http {status}", error_message(status, bytes(refused)), status)
+        found.check(model=self.dialect.model, done_mark=self.dialect.done_mark)
+        if self.dialect.counted and not found.token_ids:
+            raise BadAnswer("usage", "the stream carries no token ids any more")
+        return found

@@ -1,0 +1,170 @@
+"""One streamed completion, read as it comes: tokens, end, errors."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from hisparse_guard.cli.ramp.api import BadAnswer, parse_json, printable
+
+GOOD_ENDS = ("length", "stop")
+
+
+class Stream:
+    """What one event stream held.
+
+    Attributes:
+        token_ids: ids of the answer's tokens, where the server sends them.
+        pieces: events that brought text or tokens.
+        finish: the server's reason for the end.
+        done_mark: ``[DONE]`` came.
+        usage: prompt and completion tokens as the server counts them, or None.
+        times: when tokens came, `time.monotonic()`.
+    """
+
+    def __init__(self) -> None:
+        self.token_ids: list[int] = []
+        self.text: list[str] = []
+        self.pieces = 0
+        self.finish: str | None = None
+        self.done_mark = False
+        self.models: set[str] = set()
+        self.usage: tuple[int, int] | None = None
+        self.times: list[float] = []
+        self._buffer = bytearray()
+        self._searched = 0
+        self._error_event = False
+
+    def feed(self, block: bytes) -> None:
+        """Raises:
+        BadAnswer: the stream carries an error, or something that is no completion.
+        """
+        self._buffer += block
+        while (end := self._buffer.find(b"\n", self._searched)) >= 0:
+            line = bytes(self._buffer[:end]).strip()
+            del self._buffer[: end + 1]
+            self._searched = 0
+            self._line(line)
+        self._searched = len(self._buffer)
+
+    def _line(self, line: bytes) -> None:
+        if line.startswith(b"event:"):
+            self._error_event = line[6:].strip() == b"error"
+        if not line.startswith(b"data:"):
+            return
+        data = line[5:].strip()
+        if data == b"[DONE]":
+            self.done_mark = True
+            return
+        event = parse_json(data)
+        if self.done_mark:
+            raise BadAnswer("stream error", "more data after [DONE]")
+        if not isinstance(event, dict):
+            raise BadAnswer("stream error", "an event that is no object")
+        if self._error_event or event.get("error") or event.get("object") == "error":
+            said = event.get("error") or event
+            if isinstance(said, dict):
+                said = said.get("message") or said
+            raise BadAnswer("stream error", f"error in the stream: {printable(str(said))}")
+        self._event(event)
+
+    def _event(self, event: dict[str, Any]) -> None:
+        model, choices, usage = event.get("model"), event.get("choices"), event.get("usage")
+        if isinstance(model, str):
+            self.models.add(model)
+        if usage is not None:
+            self._usage(usage)
+        if choices is None:
+            choices = []
+        if not isinstance(choices, list) or len(choices) > 1:
+            raise BadAnswer("stream error", "an event with another number of choices than one")
+        for choice in choices:
+            if not isinstance(choice, dict):
+                raise BadAnswer("stream error", "a choice that is no object")
+            self._choice(choice)
+
+    def _choice(self, choice: dict[str, Any]) -> None:
+        ids = choice.get("token_ids") or []
+        delta = choice.get("delta") or {}
+        text = choice.get("text") or ""
+        if not isinstance(delta, dict):
+            raise BadAnswer("stream error", "a delta that is no object")
+        for name in ("reasoning_content", "reasoning", "content"):
+            part = delta.get(name)
+            if isinstance(part, str):
+                text = text + part if isinstance(text, str) else text
+        if not isinstance(text, str) or not isinstance(ids, list):
+            raise BadAnswer("stream error", "text or token ids of a wrong type")
+        if not all(type(one) is int for one in ids):
+            raise BadAnswer("stream error", "token ids of a wrong type")
+        if ids or text:
+            if self.finish is not None:
+                raise BadAnswer("stream error", "more text after the end was told")
+            self.pieces += 1
+            self.times.append(time.monotonic())
+            self.token_ids += ids
+            self.text.append(text)
+        finish = choice.get("finish_reason")
+        if finish is not None:
+            self.finish = printable(str(finish), 40)
+
+    def _usage(self, usage: Any) -> None:
+        prompt, told = (
+            (usage.get("prompt_tokens"), usage.get("completion_tokens"))
+            if isinstance(usage, dict)
+            else (None, None)
+        )
+        if type(prompt) is not int or type(told) is not int or prompt < 0 or told < 0:
+            raise BadAnswer("stream error", "a usage record of a wrong shape")
+        self.usage = (prompt, told)
+
+    @property
+    def answer(self) -> str:
+        return "".join(self.text)
+
+    def check(self, *, model: str | None, done_mark: bool) -> None:
+        """Whether the stream ended well.
+
+        Args:
+            model: the name that answers must carry; None: any.
+            done_mark: this server ends its streams with ``[DONE]``.
+
+        Raises:
+            BadAnswer: it did not.
+        """
+        got = f"{len(self.token_ids)} tokens" if self.token_ids else f"{self.pieces} pieces"
+        if self._buffer.strip():
+            raise BadAnswer("cut stream", f"the stream ended inside a line, after {got}")
+        if self.finish is None or (done_mark and not self.done_mark):
+            raise BadAnswer("cut stream", f"the stream ended without its end mark, after {got}")
+        if self.finish not in GOOD_ENDS:
+            raise BadAnswer("stream error", f"the server ended it as {self.finish!r}, after {got}")
+        if model is not None and self.models != {model}:
+            named = ", ".join(sorted(self.models)) or "none"
+            raise BadAnswer("wrong answer", f"answered as model {printable(named)}, not {model}")
+        if not self.answer and not self.token_ids:
+            raise BadAnswer("no text", "the stream ended well and held no text")
+        self._check_usage()
+
+    def _check_usage(self) -> None:
+        if self.usage is None:
+            return
+        told = self.usage[1]
+        size = len(self.answer.encode(errors="replace"))
+        if self.token_ids:
+            borne_out = told == len(self.token_ids)
+        else:
+            # A piece may hold several tokens, and a token has at least a byte of text. The last
+            # piece may be what was held back.
+            borne_out = self.pieces - 1 <= told <= size
+        if not borne_out:
+            held = f"{len(self.token_ids)} tokens" if self.token_ids else f"{size} bytes of text"
+            raise BadAnswer("usage", f"usage tells {told} tokens, the stream held {held}")
+
+    @property
+    def output_tokens(self) -> int:
+        """Counted where ids came; else what usage says, which `check` held against the text;
+        else pieces."""
+        if self.token_ids:
+            return len(self.token_ids)
+        return self.usage[1] if self.usage else self.pieces

@@ -1,0 +1,371 @@
+"""Ramps against servers that misbehave: each is a finding, with its exit code and its result."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.ramp.process import Finished, ramp
+from tests.cli.ramp.stub import HEAD, MODEL, Handler, Stub, stub_server
+
+WORDS = ("--levels", "2", "--requests", "4", "--isl", "8", "--osl", "6", "--timeout", "3")
+WORDS = (*WORDS, "--probe-timeout", "3")
+
+
+def run(folder: Path, stub: Stub, *words: str, **how: Any) -> Finished:
+    with stub_server(stub):
+        found = ramp(folder, stub.url + stub.prefix, MODEL, *WORDS, *words, **how)
+    assert "Traceback" not in found.err
+    assert found.document, found.err
+    return found
+
+
+def test_a_good_server_passes(tmp_path: Path) -> None:
+    found = run(tmp_path, Stub())
+    assert (found.code, found.counts) == (0, [(2, 4, 0)])
+    assert found.document["verdict"] == "passed" and found.document["not_shown"] == []
+    assert found.err == "", "quiet where there is no terminal"
+
+
+def whole_but(change: Callable[[Handler, dict[str, Any]], None]) -> Stub:
+    """A server whose first answer of the load is another."""
+
+    def answer(handler: Handler, number: int, body: dict[str, Any]) -> bool:
+        if number:
+            return False
+        change(handler, body)
+        return True
+
+    return Stub(answer=answer)
+
+
+def redirect(handler: Handler, body: Any = None) -> None:
+    handler.send_response(307)
+    handler.send_header("Location", "http://127.0.0.1:9/v1/completions")
+    handler.send_header("Content-Length", "0")
+    handler.end_headers()
+
+
+def error_event(handler: Handler, body: dict[str, Any]) -> None:
+    handler.begin_stream()
+    handler.token()
+    handler.chunk('data: {"error": {"message": "EngineCore encountered an issue"}}\n\n')
+    handler.chunk("data: [DONE]\n\n")
+    handler.wfile.write(b"0\r\n\r\n")
+
+
+def named_error_event(handler: Handler, body: dict[str, Any]) -> None:
+    handler.begin_stream()
+    handler.token()
+    handler.chunk('event: error\ndata: {"message": "gone"}\n\n')
+    handler.wfile.write(b"0\r\n\r\n")
+
+
+def no_end(handler: Handler, body: dict[str, Any]) -> None:
+    handler.begin_stream()
+    for _ in range(body["max_tokens"]):
+        handler.token()
+    handler.end_stream(8, body["max_tokens"])
+
+
+def no_done(handler: Handler, body: dict[str, Any]) -> None:
+    handler.begin_stream()
+    for n in range(body["max_tokens"]):
+        handler.token("length" if n == body["max_tokens"] - 1 else None)
+    handler.end_stream(8, body["max_tokens"], done=False)
+
+
+def short(handler: Handler, body: dict[str, Any]) -> None:
+    handler.begin_stream()
+    handler.token()
+    handler.token("stop")
+    handler.end_stream(8, 2)
+
+
+def usage_alone(handler: Handler, body: dict[str, Any]) -> None:
+    handler.begin_stream()
+    handler.token("length")
+    handler.end_stream(8, body["max_tokens"])
+
+
+def no_text(handler: Handler, body: dict[str, Any]) -> None:
+    handler.begin_stream()
+    handler.event(choices=[{"index": 0, "text": "", "finish_reason": "length"}])
+    handler.end_stream(8, body["max_tokens"])
+
+
+def no_ids(handler: Handler, body: dict[str, Any]) -> None:
+    handler.begin_stream()
+    handler.event(choices=[{"index": 0, "text": "abcdefgh", "finish_reason": "length"}])
+    handler.end_stream(8, body["max_tokens"])
+
+
+def other_model(handler: Handler, body: dict[str, Any]) -> None:
+    handler.begin_stream()
+    for n in range(6):
+        handler.token("length" if n == 5 else None)
+    handler.event(model="another", choices=[])
+    handler.end_stream(8, 6)
+
+
+def aborted(handler: Handler, body: dict[str, Any]) -> None:
+    handler.begin_stream()
+    for n in range(6):
+        handler.token("abort" if n == 5 else None)
+    handler.end_stream(8, 6)
+
+
+def cut(handler: Handler, body: dict[str, Any]) -> None:
+    handler.begin_stream()
+    handler.token()
+    handler.hang_up()
+
+
+def drip(handler: Handler, body: dict[str, Any] | None = None) -> None:
+    handler.send_response(200)
+    handler.end_headers()
+    for _ in range(200):
+        handler.wfile.write(b" ")
+        handler.wfile.flush()
+        time.sleep(0.1)
+
+
+def deep(handler: Handler, body: dict[str, Any] | None = None) -> None:
+    handler.begin_stream()
+    handler.chunk("data: " + "[" * 200_000 + "\n\n")
+    handler.wfile.write(b"0\r\n\r\n")
+
+
+def wrong_types(handler: Handler, body: dict[str, Any]) -> None:
+    handler.begin_stream()
+    choice = {"index": 0, "text": 5, "token_ids": "x", "finish_reason": ["length"]}
+    handler.chunk(f"data: {json.dumps(HEAD | {'choices': [choice]})}\n\n")
+    handler.wfile.write(b"0\r\n\r\n")
+
+
+def huge_usage(handler: Handler, body: dict[str, Any]) -> None:
+    handler.begin_stream()
+    for n in range(6):
+        handler.token("length" if n == 5 else None)
+    handler.chunk('data: {"usage": {"prompt_tokens": ' + "9" * 6000 + "}}\n\n")
+    handler.wfile.write(b"0\r\n\r\n")
+
+
+def endless(handler: Handler, body: dict[str, Any]) -> None:
+    handler.begin_stream()
+    while True:
+        handler.chunk("data: " + "x" * 100_000)
+
+
+def bomb(handler: Handler, body: dict[str, Any] | None = None) -> None:
+    import gzip
+
+    data = gzip.compress(b" " * (64 << 20))
+    handler.send_response(200)
+    handler.send_header("Content-Encoding", "gzip")
+    handler.send_header("Content-Length", str(len(data)))
+    handler.end_headers()
+    handler.wfile.write(data)
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        (redirect, "redirect"),
+        (error_event, "stream error"),
+        (named_error_event, "stream error"),
+        (no_end, "cut stream"),
+        (no_done, "cut stream"),
+        (short, "short answer"),
+        (usage_alone, "usage"),
+        (no_text, "no text"),
+        (no_ids, "usage"),
+        (other_model, "wrong answer"),
+        (aborted, "stream error"),
+        (cut, "connection"),
+        (drip, "timeout"),
+        (deep, "wrong answer"),
+        (wrong_types, "stream error"),
+        (huge_usage, "wrong answer"),
+        (endless, "wrong answer"),
+        (bomb, "wrong answer"),
+    ],
+)
+def test_one_bad_answer_is_a_failure(
+    tmp_path: Path, change: Callable[[Handler, dict[str, Any]], None], kind: str
+) -> None:
+    found = run(tmp_path, whole_but(change))
+    assert (found.code, found.counts) == (1, [(2, 3, 1)])
+    assert found.document["levels"][0]["failures"] == {kind: 1}
+    assert found.document["verdict"] == "failed"
+
+
+@pytest.mark.parametrize("path", ["/health", "/version", "/metrics", "/v1/models"])
+@pytest.mark.parametrize("bad", [redirect, bomb, deep])
+def test_bad_answers_about_itself(
+    tmp_path: Path, path: str, bad: Callable[[Handler], None]
+) -> None:
+    found = run(tmp_path, Stub(get={path: bad}))
+    if path == "/v1/models" or (path == "/health" and bad is not deep):
+        assert found.code == 1 and found.document["verdict"] == "inconclusive"
+    else:
+        # All else is well, and what could not be told is said. Of /health the status counts alone.
+        assert found.code == 0
+        assert path != "/version" or "the server's version" in found.document["not_shown"]
+
+
+@pytest.mark.parametrize(
+    "models",
+    [[], {"data": 5}, {"data": [5, {"id": 5}]}, "x", None],
+)
+def test_lists_of_models_of_a_wrong_shape(tmp_path: Path, models: Any) -> None:
+    found = run(tmp_path, Stub(get={"/v1/models": lambda handler: handler.say(200, models)}))
+    assert (found.code, found.document["verdict"]) == (1, "inconclusive")
+
+
+def test_a_health_that_drips_is_not_waited_for(tmp_path: Path) -> None:
+    found = run(tmp_path, Stub(get={"/health": drip}))
+    assert found.code == 1 and found.document["stopped"].startswith("the server is not healthy")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("started", 2000.0), ("version", "0.33.0"), ("created", 6)]
+)
+def test_a_restart_in_the_middle_is_seen(tmp_path: Path, field: str, value: Any) -> None:
+    stub = Stub()
+
+    def answer(handler: Handler, number: int, body: dict[str, Any]) -> bool:
+        if number == 2:
+            setattr(stub, field, value)
+        return False
+
+    stub.answer = answer
+    found = run(tmp_path, stub, "--levels", "1,1", "--requests", "3,3")
+    assert (found.code, found.document["verdict"]) == (1, "failed")
+    assert "another server answers" in found.document["changed"]
+    assert found.document["levels_not_run"]
+
+
+def test_a_death_after_the_last_request_is_seen(tmp_path: Path) -> None:
+    stub = Stub()
+
+    def answer(handler: Handler, number: int, body: dict[str, Any]) -> bool:
+        if number == 3:
+            stub.health = 503
+        return False
+
+    stub.answer = answer
+    found = run(tmp_path, stub)
+    assert (found.code, found.counts) == (1, [(2, 4, 0)])
+    assert "does not serve afterwards" in found.document["sentence"]
+
+
+def test_a_dead_engine_ends_the_ramp(tmp_path: Path) -> None:
+    stub = Stub(every=True)
+
+    def answer(handler: Handler, number: int, body: dict[str, Any]) -> bool:
+        if number < 2:
+            return False
+        stub.health = 503
+        handler.begin_stream()
+        handler.token()
+        time.sleep(60)
+        return True
+
+    stub.answer = answer
+    words = ("--levels", "2,4", "--requests", "20,4", "--timeout", "60")
+    found = run(tmp_path, stub, *words)
+    assert found.code == 1 and found.document["engine_dead"]
+    assert found.document["levels_not_run"] == [{"concurrency": 4, "planned": 4}]
+
+
+def test_garbled_output_is_not_done(tmp_path: Path) -> None:
+    stub = Stub()
+
+    def answer(handler: Handler, number: int, body: dict[str, Any]) -> bool:
+        stub.text = "!"
+        return False
+
+    def token(self: Handler, finish: str | None = None, number: int = 1, **fields: Any) -> None:
+        number = 7 if self.stub.text == "!" else 1
+        choice = {"index": 0, "text": self.stub.text, "finish_reason": finish}
+        self.event(choices=[choice | {"token_ids": [number]}])
+
+    stub.answer = answer
+    original, Handler.token = Handler.token, token  # type: ignore[method-assign]
+    try:
+        found = run(tmp_path, stub)
+    finally:
+        Handler.token = original  # type: ignore[method-assign]
+    assert (found.code, found.counts) == (1, [(2, 4, 0)])
+    assert "known answers differ from those before" in found.document["sentence"]
+
+
+def test_a_control_server_that_answers_otherwise(tmp_path: Path) -> None:
+    control = Stub(plain=False, text="y")
+    original = Handler.token
+
+    def token(self: Handler, finish: str | None = None, number: int = 1, **fields: Any) -> None:
+        original(self, finish, 9 if self.stub is control else 1, **fields)
+
+    Handler.token = token  # type: ignore[method-assign]
+    try:
+        with stub_server(control):
+            found = run(tmp_path, Stub(), "--control-url", control.url)
+    finally:
+        Handler.token = original  # type: ignore[method-assign]
+    assert found.code == 1
+    assert "differ from those of the control server" in found.document["sentence"]
+
+
+def test_a_server_that_is_not_vllm_behind_a_prefix(tmp_path: Path) -> None:
+    stub = Stub(plain=True, health=None, version=None, started=None, prefix="/llm/a", text="xy ")
+    found = run(tmp_path, stub)
+    assert found.code == 0, found.out + found.err
+    said = found.document["sentence"]
+    for words in ("version", "health", "number of tokens", "no ignore_eos", "sent as words"):
+        assert words in said
+    assert all(path.startswith("/llm/a/") for path in stub.paths)
+
+
+def test_the_key_comes_from_a_file_and_is_nowhere_said(tmp_path: Path) -> None:
+    key = "Kx7-very-secret-9Q"
+    (tmp_path / "key").write_text(key + "\n")
+    found = run(tmp_path, Stub(key=key), "--api-key-file", str(tmp_path / "key"))
+    assert found.code == 0
+    wrong = run(tmp_path, Stub(key="other"), env={"VLLM_API_KEY": key})
+    assert wrong.code == 1 and "401" in wrong.document["sentence"]
+    assert key not in wrong.out + wrong.err + json.dumps(wrong.document)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://h:1/?token=s3cretvalue", "http://u:s3cretvalue@h/", "ftp://h", "http://h#x"]
+)
+def test_addresses_that_are_refused(tmp_path: Path, url: str) -> None:
+    found = ramp(tmp_path, url, MODEL)
+    assert found.code == 2 and found.err.count("\n") == 1
+    assert "s3cretvalue" not in found.err
+
+
+def test_a_fault_in_the_log_is_no_pass(tmp_path: Path) -> None:
+    log = Path(__file__).parents[2] / "data" / "logs" / "main-crash.log"
+    found = run(tmp_path, Stub(), "--server-log", str(log))
+    assert (found.code, found.document["verdict"]) == (1, "failed")
+    assert "triage says" in found.document["sentence"]
+
+
+def test_what_cannot_be_written_is_said_before_the_load(tmp_path: Path) -> None:
+    stub = Stub()
+    with stub_server(stub):
+        found = ramp(tmp_path, stub.url, MODEL, *WORDS, "--html", str(tmp_path / "no" / "x.html"))
+    assert found.code == 2 and not stub.bodies
+
+
+def test_no_server(tmp_path: Path) -> None:
+    found = ramp(tmp_path, "http://127.0.0.1:9", MODEL, *WORDS)
+    assert (found.code, found.document["verdict"]) == (1, "inconclusive")
