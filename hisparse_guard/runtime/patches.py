@@ -288,4 +288,6 @@ def apply_patches(module: ModuleType) -> None:
         if reason is None:
             patching.patch(module, patch.name, patch.wrapper, patch.kind)
         elif patch.needed or patch.name in names:
-            state.unpatched.append(f"{patch.name} {reason} in this vLLM: not guarded there; {_UNSAFE}")
+            state.unpatched.append(
+                f"{patch.name} {reason} in this vLLM: not guarded there; {_UNSAFE}"
+            )
