@@ -173,7 +173,7 @@ def deployment(path: Path, vault: Vault) -> Masked:
     """
     text = read(path, MOST_DOCUMENT)
     name = path.name.lower()
-    if "-----BEGIN" in text[:100]:
+    if text.lstrip().startswith("-----BEGIN"):
         raise LeftOut("a key or a certificate")
     masker = Masker(vault)
     for suits, make in _KINDS:

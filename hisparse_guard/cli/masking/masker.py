@@ -95,9 +95,9 @@ class Masker:
                 found[shown] = self._variable(str(named), one, depth)
             elif key.lower() in ("env", "environment") and not isinstance(one, (dict, list)):
                 found[shown] = self._variable(text, one, depth)
-            elif is_secret_name(text) and not isinstance(one, (dict, list)) and one is not None:
-                found[shown] = self.hide(one, secret=True)
-            elif inside and isinstance(one, str):
+            elif (
+                is_secret_name(text) and not isinstance(one, (dict, list)) and one is not None
+            ) or (inside and isinstance(one, str)):
                 found[shown] = self.hide(one, secret=True)
             else:
                 place = inside if isinstance(one, str) and inside else text

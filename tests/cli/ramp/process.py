@@ -8,11 +8,9 @@ import signal
 import subprocess
 import sys
 import tarfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
 
 LIMIT_S = 240.0
 

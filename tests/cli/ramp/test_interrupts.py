@@ -1,0 +1,148 @@
+"""However a ramp is ended: the partial result is there, and no process of ours after 5 s."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.ramp.process import Ramp, ramp
+from tests.cli.ramp.stub import MODEL, Handler, Stub, stub_server
+
+WORDS = ("--levels", "2", "--requests", "50", "--isl", "8", "--osl", "6")
+GONE_S = 5.0
+
+
+@pytest.fixture
+def slow() -> Iterator[Stub]:
+    def answer(handler: Handler, number: int, body: dict[str, Any]) -> bool:
+        if number < 3:
+            return False
+        handler.begin_stream()
+        handler.token()
+        time.sleep(30)
+        return True
+
+    with stub_server(Stub(answer=answer)) as stub:
+        yield stub
+
+
+def await_load(stub: Stub) -> None:
+    deadline = time.monotonic() + 60
+    while len(stub.load) < 4:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def partial(document: dict[str, Any]) -> None:
+    assert document["interrupted"] and document["partial"]
+    assert document["done"] in (2, 3) and document["levels"][0]["planned"] == 50
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals(slow: Stub, tmp_path: Path, number: signal.Signals) -> None:
+    archive = str(tmp_path / "a.tar.gz")
+    running = Ramp(tmp_path, slow.url, MODEL, *WORDS, "--archive", archive)
+    await_load(slow)
+    running.signal(number)
+    out, err = running.process.communicate(timeout=GONE_S)
+    assert running.process.returncode == 130
+    assert "Traceback" not in err and "was not written: the ramp was interrupted" in err
+    partial(json.loads(running.json.read_text()))
+
+
+def test_a_parent_that_is_killed(slow: Stub, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hisparse_guard", "ramp", "--base-url", slow.url]
+    command += ["--model", MODEL, "--json", str(tmp_path / "r.json"), *WORDS]
+    program = (
+        "import subprocess, sys, time; p = subprocess.Popen(sys.argv[1:], stdout=2);"
+        "print(p.pid, flush=True); time.sleep(600)"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program, *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    await_load(slow)
+    parent.kill()
+    parent.wait()
+    assert gone(child)
+    partial(json.loads((tmp_path / "r.json").read_text()))
+
+
+def gone(pid: int) -> bool:
+    deadline = time.monotonic() + GONE_S
+    while time.monotonic() < deadline:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return True
+        if state in "ZX":
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_a_terminal_that_is_closed(slow: Stub, tmp_path: Path) -> None:
+    pid, terminal = pty.fork()
+    if not pid:
+        words = ["ramp", "--base-url", slow.url, "--model", MODEL, *WORDS]
+        words += ["--json", str(tmp_path / "r.json")]
+        os.execv(sys.executable, [sys.executable, "-m", "hisparse_guard", *words])
+    shown = os.read(terminal, 4096)
+    assert b"loading" in shown, "progress from the first second on"
+    import threading
+
+    closing = threading.Event()
+    seen = [shown]
+
+    def drain() -> None:
+        while not closing.is_set():
+            try:
+                seen.append(os.read(terminal, 4096))
+            except OSError:
+                return
+
+    reader = threading.Thread(target=drain, daemon=True)
+    reader.start()
+    await_load(slow)
+    time.sleep(0.5)
+    closing.set()
+    reader.join(2)
+    os.close(terminal)
+    assert gone(pid)
+    os.waitpid(pid, 0)
+    text = b"".join(seen)
+    assert b"level" in text and b"tokens/s" in text
+    partial(json.loads((tmp_path / "r.json").read_text()))
+
+
+def test_a_full_disk_for_the_table(slow: Stub, tmp_path: Path) -> None:
+    with stub_server(Stub()) as stub, open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "hisparse_guard", "ramp", "--base-url", stub.url]
+        command += ["--model", MODEL, "--json", str(tmp_path / "r.json")]
+        command += ["--levels", "1", "--requests", "1", "--isl", "8", "--osl", "2"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1 and "not written" in done.stderr
+    assert json.loads((tmp_path / "r.json").read_text())["verdict"] == "passed"
+
+
+def test_a_full_disk_for_the_json(tmp_path: Path) -> None:
+    with stub_server(Stub()) as stub:
+        words = ("--levels", "1", "--requests", "1", "--isl", "8", "--osl", "2")
+        found = ramp(tmp_path, stub.url, MODEL, *words, "--html", "/dev/full")
+    assert found.code == 1
+    assert "/dev/full was not written" in found.err and "passed" in found.out

@@ -1,0 +1,257 @@
+"""A marked secret in every place where people put them: none can be read in the archive."""
+
+from __future__ import annotations
+
+import base64
+import bz2
+import gzip
+import json
+import lzma
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hisparse_guard.cli.masking import Vault
+from hisparse_guard.cli.ramp.archive import write_archive
+from hisparse_guard.cli.ramp.outputs import Outputs
+from tests.cli.ramp.results import passed
+
+# ruff: noqa: E501 - one place a line
+# A password of a person: neither long nor random.
+S = "zebraMARK"
+# What a machine makes.
+R = "q9XtMARK7vLw2ZpR4sKd8"
+B64 = base64.b64encode(S.encode()).decode()
+WORD = "correct-MARK-horse"
+
+MANIFESTS: dict[str, str] = {
+    "two lines": f"env:\n- name: HF_TOKEN\n  value: {S}\n",
+    "flow": f"env: [{{name: HF_TOKEN, value: {S}}}]\n",
+    "value first": f"env:\n- value: {S}\n  name: ANYTHING\n",
+    "args list": f"args: [--api-key, {S}, {WORD}, --port, '8000']\n",
+    "args lines": f"command:\n- vllm\n- serve\n- --api-key={S}\n- --hf-token\n- {WORD}\n",
+    "shell in args": f'command: [sh, -c]\nargs: ["vllm serve x --api-key {S} && echo {WORD}"]\n',
+    "last applied": json.dumps(
+        {
+            "metadata": {
+                "annotations": {
+                    "kubectl.kubernetes.io/last-applied-configuration": json.dumps(
+                        {"spec": {"env": [{"name": "X", "value": S}], "args": ["-k", R]}}
+                    )
+                }
+            }
+        }
+    ),
+    "block scalar": f"data:\n  run.sh: |\n    export TOKEN={S}\n    curl -H 'x: {R}'\n",
+    "folded": f"args:\n- >-\n  vllm serve x\n  --api-key {S}\n",
+    "string data": f"kind: Secret\nstringData:\n  anything: {S}\n",
+    "base64 data": f"kind: Secret\ndata:\n  anything: {B64}\n",
+    "probe headers": f"httpGet:\n  httpHeaders:\n  - name: Authorization\n    value: Bearer {S}\n",
+    "probe header, other": f"httpHeaders:\n- {{name: X-Thing, value: {S}}}\n",
+    "pem": f"tls:\n  k: |\n    -----BEGIN PRIVATE KEY-----\n    {R}{R}\n    -----END PRIVATE KEY-----\n",
+    "openssh": f"k: |\n  -----BEGIN OPENSSH PRIVATE KEY-----\n  {R}{R}\n",
+    "helm values": f"vllm:\n  hfToken: {S}\n  auth: {{existing: {WORD}}}\n  extra: [{R}]\n",
+    "compose map": f"services:\n  vllm:\n    environment:\n      FOO: {S}\n      NUM_PW: 123456789MARK\n",
+    "compose list": f"services:\n  vllm:\n    environment:\n    - FOO={S}\n    - HF_TOKEN={WORD}\n",
+    "compose command": f"services:\n  vllm:\n    command: --model x --api-key {S}\n",
+    "connection string": f"url: postgres://u:{S}@db/x\nother: Server=db;Password={S};\n",
+    "sas": f"u: https://a.blob.core.windows.net/c?sv=2020&sig={R}%3D\n",
+    "signed url": f"u: https://s3/x?X-Amz-Signature={R}&X-Amz-Credential={S}\n",
+    "webhook": f"u: https://hooks.slack.com/services/T0/B0/{R}\n",
+    "suffixes": f"a:\n  OPENAI_API_KEY_PROD: {S}\n  HF_TOKEN_READ: {S}\n  DB_PW: {S}\n  X_PASS: {S}\n",
+    "under a secret name": f"credentials:\n  a: {S}\n  b: [{S}, {WORD}]\n  c: {{d: {S}}}\n",
+    "label": f"metadata:\n  labels: {{x: {S}}}\n",
+    "as a key": f"data: {{{R}: 1}}\n",
+    "comment": f"a: 1 # the password is {S}\n",
+    "anchor": f"x: &a {{token: {S}}}\ny: *a\n",
+    "image": f"image: registry/{S}/vllm:1\n",
+    "name that is a secret": f"containers:\n- name: {R}\n",
+    "docker config": json.dumps(
+        {"auths": {"r": {"auth": base64.b64encode(f"u:{S}".encode()).decode()}}}
+    ),
+    "json in a value": json.dumps({"a": json.dumps({"b": json.dumps({"password": S})})}),
+    "kv config": f'args: [--kv-transfer-config, \'{{"kv_connector":"x","s3":"{S}"}}\']\n',
+    "env from text": f'env: "FOO={S}"\n',
+}
+
+FILES: dict[str, tuple[str, str]] = {
+    "script": ("run.sh", f"#!/bin/sh\nexport FOO={S}\nvllm serve x \\\n  --api-key \\\n  {WORD}\n"),
+    "curl -u": ("run.sh", f"curl -u me:{S} http://h\ncurl -ume:{S} http://h\n"),
+    "sshpass": ("run.sh", f"sshpass -p {S} ssh h\nsshpass -p{S} ssh h\n"),
+    "docker login": ("run.sh", f"echo {S} | docker login -u me --password-stdin r\ndocker login -p {WORD}\n"),
+    "heredoc": ("run.sh", f"cat <<EOF\ntoken: {S}\nEOF\n"),
+    "header": ("run.sh", f'curl -H "Authorization: Bearer {S}" -H \'X-K: {WORD}\' h\n'),
+    "quotes over lines": ("run.sh", f"X='a\n{S}\nb' vllm serve x\n"),
+    "comment": ("run.sh", f"# key {S}\nvllm serve x # {WORD}\n"),
+    "netrc": (".netrc", f"machine h login {WORD} password {S}\n"),
+    "unit": (
+        "vllm.service",
+        f"[Service]\nEnvironment=HF_TOKEN={S} FOO={WORD}\nEnvironment=\"A={R}\"\n"
+        f"ExecStart=/usr/bin/vllm serve x \\\n  --api-key {S}\n# {S}\n",
+    ),
+    "env file": (".env", f"FOO={S}\nexport HF_TOKEN='{WORD}'\n"),
+    "dockerfile": ("Dockerfile", f"ENV TOKEN {S}\nARG A={WORD}\nRUN pip install --token {R}\nCMD [\"vllm\", \"{S}\"]\n"),
+    "helm template": ("t.yaml", f"a: {{{{ .Values.x }}}}\ntoken: {S}\n{{{{- if y }}}}\n"),
+    "ini": ("a.ini", f"[default]\naws_secret_access_key = {S}\nx = {WORD}\n"),
+    "toml": ("a.toml", f'[a]\nkey = "{S}"\n'),
+    "plain": ("notes.txt", f"the password is {S}\n"),
+    "key file": ("id_rsa", f"-----BEGIN RSA PRIVATE KEY-----\n{R}\n"),
+    "vllm config": ("vllm.yaml", f"model: x\napi-key: {S}\nhf-token: {WORD}\n"),
+}  # fmt: skip
+
+LOGS: dict[str, str] = {
+    "repr": f"INFO non-default args: {{'api_key': ['{S}', '{WORD}'], 'port': 1}}",
+    "twice escaped": f'INFO got {{\\\\\\"password\\\\\\": \\\\\\"{S}\\\\\\"}}',
+    "escaped": f'INFO got {{\\"hf_token\\": \\"{S}\\"}}',
+    "colour": f"INFO \x1b[36mapi_key\x1b[0m=\x1b[32m{S}\x1b[0m",
+    "colour inside": f"INFO pass\x1b[1mword=\x1b[0m{S}",
+    "url": f"INFO from https://u:{S}@host/x?token={WORD}",
+    "url path": f"INFO posting to https://hooks.example.com/services/T1/{R}",
+    "token": f"INFO hf_{R}abcdef and {R}",
+    "header": f"INFO headers: {{'authorization': 'Bearer {R}'}}",
+    "cookie": f"INFO Cookie: session={R}",
+    "set -x": f"+ vllm serve x --api-key {S} {WORD}",
+    "set -x curl": f"+ curl -s -u me:{S} http://h",
+    "bytes": f"INFO headers [(b'x-api-key', b'{S}')] password=b'{S}'",
+    "json line": json.dumps({"message": f"password={S}", "api_key": WORD, "extra": {"token": S}}),
+    "docker": json.dumps({"log": f"api_key={S}\n", "stream": "stdout"}),
+    "docker parts": json.dumps({"log": f"api_key={S[:4]}"})
+    + "\n"
+    + json.dumps({"log": S[4:] + "\n"}),
+    "cri parts": f"2026-01-01T00:00:00Z stdout P api_key={S[:4]}\n2026-01-01T00:00:00Z stdout F {S[4:]}",
+    "env pair": f"INFO env {{'name': 'HF_TOKEN', 'value': '{S}'}}",
+    "env pair, value first": f'INFO env {{"value": "{S}", "name": "HF_TOKEN"}}',
+    "pem": f"INFO key\n-----BEGIN PRIVATE KEY-----\n{R}\nabc{S}\n-----END PRIVATE KEY-----",
+    "pem in one line": f"INFO -----BEGIN PRIVATE KEY-----\\n{S}\\n-----END PRIVATE KEY-----",
+    "dsn": f"INFO redis://:{S}@h:6379/0 and AccountKey={R}==;",
+    "carriage return": f"INFO x\rapi_key={S}",
+    "zero width": f"INFO api_\u200bkey={S}",
+    "suffix": f"INFO OPENAI_API_KEY_PROD={S} MY_PW={S} DB_PASS: {S}",
+    "environ": f"environ({{'HF_TOKEN_READ': '{S}', 'AWS_SECRET_ACCESS_KEY': '{S}'}})",
+}
+
+
+def archive(folder: Path, **given: list[Path]) -> dict[str, str]:
+    """Every file of an archive of a ramp with these files."""
+    result = passed()
+    path = folder / "x.tar.gz"
+    wanted = Outputs(archive=path, **given)  # type: ignore[arg-type]
+    write_archive(path, result, result.to_json(), {}, wanted, Vault())
+    with tarfile.open(path) as tar:
+        found = {}
+        for member in tar:
+            file = tar.extractfile(member)
+            assert file is not None
+            found[member.name] = file.read().decode()
+    return found
+
+
+def assert_none(held: dict[str, str]) -> None:
+    half = base64.b64encode(b"MARK").decode()[:4]
+    for name, text in held.items():
+        for mark in ("MARK", "mark7", half, B64, "zebr"):
+            assert mark not in text, f"{name}: {text}"
+
+
+@pytest.mark.parametrize("place", MANIFESTS)
+def test_manifests(place: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.yaml"
+    path.write_text(MANIFESTS[place])
+    assert "MARK" in MANIFESTS[place] or B64 in MANIFESTS[place] or "auths" in MANIFESTS[place]
+    held = archive(tmp_path, deployment=[path])
+    assert_none(held)
+    assert any("deployment/1" in name for name in held), "it was read"
+
+
+@pytest.mark.parametrize("place", FILES)
+def test_other_files(place: str, tmp_path: Path) -> None:
+    name, text = FILES[place]
+    assert "MARK" in text
+    (tmp_path / name).write_text(text)
+    held = archive(tmp_path, deployment=[tmp_path / name])
+    assert_none(held)
+    record = json.loads(held["x/record.json"])
+    assert record["left_out"] or any("deployment/1" in one for one in held)
+
+
+@pytest.mark.parametrize("place", LOGS)
+def test_logs(place: str, tmp_path: Path) -> None:
+    path = tmp_path / "server.log"
+    path.write_text(LOGS[place] + "\n", newline="")
+    held = archive(tmp_path, server_logs=[path])
+    assert_none(held)
+    assert held["x/server-logs/1.log"].strip()
+
+
+@pytest.mark.parametrize(
+    "pack",
+    [
+        lambda text: gzip.compress(text.encode()),
+        lambda text: bz2.compress(text.encode()),
+        lambda text: lzma.compress(text.encode()),
+        lambda text: text.encode("utf-16"),
+        lambda text: text.encode("utf-16-le"),
+        lambda text: text.encode("utf-16-be"),
+        lambda text: text.encode("utf-32"),
+        lambda text: b"\xef\xbb\xbf" + text.encode(),
+        lambda text: gzip.compress(text.encode("utf-16")),
+    ],
+)
+def test_packed_and_encoded_logs(pack: Callable[[str], bytes], tmp_path: Path) -> None:
+    path = tmp_path / "server.log"
+    path.write_bytes(pack(f"INFO started\nINFO api_key={S}\nINFO done\n"))
+    held = archive(tmp_path, server_logs=[path])
+    assert_none(held)
+    assert "INFO started" in held["x/server-logs/1.log"]
+
+
+def test_a_secret_of_one_file_is_blanked_in_all(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(f"stringData: {{token: {WORD}}}\n")
+    encoded = base64.b64encode(WORD.encode()).decode()
+    (tmp_path / "a.log").write_text(f"hello {WORD} and {encoded} and {WORD.encode().hex()}\n")
+    held = archive(tmp_path, deployment=[tmp_path / "s.yaml"], server_logs=[tmp_path / "a.log"])
+    assert "hello *** and *** and ***" in held["x/server-logs/1.log"]
+
+
+def test_the_environment_by_names_and_shapes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", S)
+    monkeypatch.setenv("VLLM_SOMETHING", WORD)
+    monkeypatch.setenv("MY_COLOUR", S)
+    monkeypatch.setenv("NCCL_DEBUG", "INFO")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    held = archive(tmp_path)
+    assert_none(held)
+    kept = json.loads(held["x/environment.json"])
+    assert kept["NCCL_DEBUG"] == "INFO" and kept["CUDA_VISIBLE_DEVICES"] == "0,1"
+    assert not {"VLLM_API_KEY", "VLLM_SOMETHING", "MY_COLOUR"} & set(kept)
+
+
+def test_no_paths_users_hosts_nor_hashes(tmp_path: Path) -> None:
+    line = (
+        "INFO /home/annabel/models/x on gpu-7.corp.example.com (10.1.2.3, fe80::1:2) at"
+        " /opt/venv/lib/python3.12/site-packages/vllm/v1/engine/core.py:12 http://gpu-7/v1/models"
+    )
+    (tmp_path / "annabel.log").write_text(line + "\n")
+    held = archive(tmp_path, server_logs=[tmp_path / "annabel.log"])
+    text = "".join(held.values()) + "".join(held)
+    for word in ("annabel", "gpu-7", "10.1.2.3", "fe80", "/opt/venv", str(tmp_path), "sha256"):
+        assert word not in text
+    assert "vllm/v1/engine/core.py:12" in text
+
+
+def test_what_is_left_out_is_named(tmp_path: Path) -> None:
+    (tmp_path / "t.yaml").write_text("a: {{ .Values.x }}\n  b: [\n")
+    (tmp_path / "bomb.yaml").write_text(
+        "a: &a [x,x,x,x,x,x,x,x,x]\n"
+        + "".join(
+            f"{new}: &{new} [{','.join(['*' + old] * 9)}]\n"
+            for old, new in zip("abcdefgh", "bcdefghi", strict=True)
+        )
+    )
+    held = archive(tmp_path, deployment=[tmp_path / "t.yaml", tmp_path / "bomb.yaml"])
+    left = json.loads(held["x/record.json"])["left_out"]
+    assert len(left) == 2 and left[0].startswith("deployment/1.yaml")
