@@ -190,8 +190,7 @@ class Runner:
             await asyncio.wait((work, watch), return_when=asyncio.FIRST_COMPLETED)
             if work.done():
                 work.result()
-                if not level.done:
-                    self.result.stopped = "no request of a level was done"
+                await self._after_level(level)
             else:
                 reason = self.result.stopped = f"the engine is dead: {watch.result()}"
                 self.result.engine_dead = watch.result()
@@ -208,6 +207,21 @@ class Runner:
                     request.fail("cut off" if sent else "not sent", reason)
             level.ended = time.time()
             self._progress.level_ended(level)
+
+    async def _after_level(self, level: LevelResult) -> None:
+        """After failures, whether the engine lives: all may have failed between two checks."""
+        if not level.failed:
+            return
+        for _ in range(DEAD_AFTER):
+            found = await self._probe()
+            if found is None:
+                break
+            await asyncio.sleep(1)
+        else:
+            self.result.engine_dead = found
+            self.result.stopped = f"the engine is dead: {found}"
+        if not level.done and self.result.stopped is None:
+            self.result.stopped = "no request of a level was done"
 
     async def _work(self, level: LevelResult) -> None:
         waiting = iter(level.requests)
