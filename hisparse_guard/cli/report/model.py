@@ -63,6 +63,7 @@ class Standing:
         used: the backends of all decisions, in order, each once; None for one that is not known.
         state: of the workspace: ``made``, ``verified``, ``failed``, ``destroyed``, or None.
         backend, expected: of the workspace that was made last.
+        unexpected: a workspace came that was not the one expected, now or before.
         primary_failed: the getter for the primary one got none; another kind's does not mend that.
     """
 
@@ -70,6 +71,7 @@ class Standing:
     state: str | None = None
     backend: str | None = None
     expected: str | None = None
+    unexpected: bool = False
     primary_failed: bool = False
 
 
@@ -283,6 +285,7 @@ def _workspace(process: Process, envelope: events.Envelope, event: events.Worksp
         process.doubts.append(f"a workspace was {event.state} and its backend is not known")
     elif event.backend not in process.backends:
         process.backends.append(event.backend)
+    standing.unexpected = standing.unexpected or event.backend != event.expected
     # A line at exit brings the count up to date: it does not say that this came after a failure.
     if envelope.at_exit and standing.state is not None:
         return

@@ -37,7 +37,8 @@ EXIT_CODES: dict[Verdict, int] = {
     "not HiSparse": 0,
     "no evidence": 3,
 }
-_WORST_FIRST = tuple(EXIT_CODES)
+# 0 for the worst.
+severity = tuple(EXIT_CODES).index
 
 MEANING: dict[Verdict, str] = {
     "unsafe": "a workspace other than trtllm was made under HiSparse: this is the fault",
@@ -67,12 +68,7 @@ class Judgement:
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    return min(verdicts, key=_WORST_FIRST.index, default="no evidence")
-
-
-def severity(verdict: Verdict) -> int:
-    """0 for the worst."""
-    return _WORST_FIRST.index(verdict)
+    return min(verdicts, key=severity, default="no evidence")
 
 
 def ranges(numbers: Iterable[int]) -> str:
@@ -108,8 +104,10 @@ def serves(process: Process, standing: Standing) -> str | None:
     there = standing.state in ("made", "verified")
     # Workspaces are destroyed when a server is stopped; one that ended had it until then.
     if there or (standing.state == "destroyed" and process.ended):
-        proven = standing.backend == standing.expected == TRTLLM
-        return TRTLLM if proven and standing.used == [TRTLLM] else None
+        proven = standing.backend == standing.expected == TRTLLM and not standing.unexpected
+        # All decisions may be of a time before the guard was there; not those of one group alone.
+        decided = any(one.used for one in process.groups.values())
+        return TRTLLM if proven and standing.used == ([TRTLLM] if decided else []) else None
     return NONE if standing.state is None and standing.used == [NONE] else None
 
 
@@ -167,6 +165,7 @@ def _judge_group(process: Process, standing: Standing) -> Finding:
         return "unproven", (
             f"workspace {standing.state} with backend {standing.backend}, expected was "
             f"{standing.expected}, decided was {used}"
+            + ("; one came that was not expected" if standing.unexpected else "")
         )
     if process.mode == "strict" and standing.used not in ([TRTLLM], []):
         return "unproven", (
