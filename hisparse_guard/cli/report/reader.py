@@ -96,8 +96,11 @@ class ProcessRecords:
             self.ranks.add(envelope.rank)
         if envelope.world_size is not None:
             self.world_sizes.add(envelope.world_size)
-        self.first_ts = min(self.first_ts or envelope.ts, envelope.ts)
-        self.last_ts = max(self.last_ts, envelope.ts)
+        ts = envelope.ts
+        if ts > self.last_ts:
+            self.last_ts = ts
+        if not self.first_ts or ts < self.first_ts:
+            self.first_ts = ts
 
     def join(self, other: ProcessRecords) -> None:
         """Takes in what another file holds of the same process."""
