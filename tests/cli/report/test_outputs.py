@@ -271,3 +271,27 @@ def test_help_is_quick_and_imports_nothing_heavy() -> None:
         "sys.exit(bool({'jinja2', 'prometheus_client', 'multiprocessing'} & set(sys.modules)))"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True)
+
+
+def test_a_reader_that_leaves_is_no_verdict(evidence: Path) -> None:
+    command = [sys.executable, "-m", "hisparse_guard", "report", str(evidence)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    assert (process.wait(), process.stderr.read()) == (141, b"")
+    process.stderr.close()
+
+
+def test_the_kernel_class_is_in_every_form(tmp_path: Path) -> None:
+    for process in world():
+        process.lines[0] = process.lines[0][:-1] + ',"kernel_class":"races"}'
+        process.guarded().write(tmp_path)
+    html, prom = tmp_path / "page.html", tmp_path / "guard.prom"
+    done = report(tmp_path, "--html", html, "--prometheus", prom)
+    assert done.returncode == 0
+    assert "kernel class races: " in done.stdout and "0.7.4" in done.stdout
+    assert "Kernel class races: " in html.read_text()
+    assert 'kernel_class="races"' in prom.read_text()
+    (server,) = json.loads(report(tmp_path, "--json").stdout)["servers"]
+    assert "0.7.4" in server["kernel_classes"]["races"]
+    assert server["workers"][0]["kernel_class"] == "races"

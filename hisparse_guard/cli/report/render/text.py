@@ -36,12 +36,18 @@ _MOST_REMARKS = 20
 _COMMON = ("vLLM", "build class", "FlashInfer", "kernel class", "guard")
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        # Rich would exit with 1, which is a verdict here.
+        raise BrokenPipeError
+
+
 def print_report(report: Report) -> None:
     """Prints the report to standard output."""
-    console = Console(highlight=False, soft_wrap=False)
+    console: Console = _Console(highlight=False, soft_wrap=False)
     if not console.is_terminal:
         # A log or a pipe has no width: fold nothing that would fit on a screen.
-        console = Console(highlight=False, width=160)
+        console = _Console(highlight=False, width=160)
     _Printer(console).report(report)
 
 
