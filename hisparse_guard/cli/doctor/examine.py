@@ -15,7 +15,7 @@ from hisparse_guard.cli.doctor.checks.callers import callers
 from hisparse_guard.cli.doctor.checks.command_line import command_line
 from hisparse_guard.cli.doctor.checks.flashinfer import flashinfer
 from hisparse_guard.cli.doctor.checks.kernel_class import kernel_class
-from hisparse_guard.cli.doctor.checks.mirror import mirror
+from hisparse_guard.cli.doctor.checks.mirror import mirror, module_and_source
 from hisparse_guard.cli.doctor.checks.path_entries import path_entries
 from hisparse_guard.cli.doctor.checks.platform import platform
 from hisparse_guard.cli.doctor.checks.settings import settings
@@ -75,7 +75,19 @@ def examine(words: Sequence[str], environ: Mapping[str, str]) -> Examination:
         found = [_harmless(finding) for finding in found]
     elif verdict.advice == "needed" and way_in(facts).by is None and facts.settings.mode != "off":
         found.append(Finding("fix", "way in", f"not injected: {to_inject(facts)}"))
-    return Examination(verdict, tuple(found), seen)
+    return Examination(verdict, tuple(found), {**seen, "classified": _classified(facts)})
+
+
+def _classified(facts: Facts) -> dict[str, Any] | None:
+    """The labels, for `--json`."""
+    if facts.build is None:
+        return None
+    host_mirror = module_and_source(facts)
+    return {
+        "build": facts.build._asdict(),
+        "kernel": facts.kernel._asdict() if facts.kernel is not None else None,
+        "mirror": host_mirror[0] if host_mirror is not None else None,
+    }
 
 
 def _started(words: Sequence[str], environ: Mapping[str, str]) -> Started:
