@@ -163,7 +163,7 @@ def _read(words: Sequence[str], started: Started, seen: Mapping[str, Any]) -> Fa
 
 def _names_variable(folders: Sequence[str]) -> bool:
     try:
-        return BACKEND.encode() in (module_source(map(Path, folders), ALL_REDUCE) or b"")
+        return f"envs.{BACKEND}".encode() in (module_source(map(Path, folders), ALL_REDUCE) or b"")
     except OSError:
         return False
 
