@@ -15,7 +15,7 @@ from hisparse_guard.cli.doctor.checks.callers import callers
 from hisparse_guard.cli.doctor.checks.command_line import command_line
 from hisparse_guard.cli.doctor.checks.flashinfer import flashinfer
 from hisparse_guard.cli.doctor.checks.kernel_class import kernel_class
-from hisparse_guard.cli.doctor.checks.mirror import mirror
+from hisparse_guard.cli.doctor.checks.mirror import mirror, module_and_source
 from hisparse_guard.cli.doctor.checks.path_entries import path_entries
 from hisparse_guard.cli.doctor.checks.platform import platform
 from hisparse_guard.cli.doctor.checks.settings import settings
@@ -23,12 +23,17 @@ from hisparse_guard.cli.doctor.checks.variables import ray, variables
 from hisparse_guard.cli.doctor.checks.vllm import build, patches, signs, vllm
 from hisparse_guard.cli.doctor.checks.way_in import check_way_in, sitecustomize, to_inject, way_in
 from hisparse_guard.cli.doctor.checks.wrapt import wrapt
-from hisparse_guard.cli.doctor.model import Examination, Facts, Finding, Verdict
-from hisparse_guard.cli.doctor.signs import read_signs
+from hisparse_guard.cli.doctor.model import BACKEND, Examination, Facts, Finding, Verdict
+from hisparse_guard.cli.doctor.signs import NO_FILE, read_signs
 from hisparse_guard.cli.doctor.verdict import judge
 from hisparse_guard.cli.launchers import NoSuchProgram, Started, follow
 from hisparse_guard.runtime.settings import read_settings
-from hisparse_guard.runtime.telemetry.build_class import build_class
+from hisparse_guard.runtime.telemetry.build_class import (
+    ALL_REDUCE,
+    Build,
+    build_class,
+    module_source,
+)
 from hisparse_guard.runtime.telemetry.build_class import kernel_class as read_kernel
 
 CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
@@ -75,7 +80,19 @@ def examine(words: Sequence[str], environ: Mapping[str, str]) -> Examination:
         found = [_harmless(finding) for finding in found]
     elif verdict.advice == "needed" and way_in(facts).by is None and facts.settings.mode != "off":
         found.append(Finding("fix", "way in", f"not injected: {to_inject(facts)}"))
-    return Examination(verdict, tuple(found), seen)
+    return Examination(verdict, tuple(found), {**seen, "classified": _classified(facts)})
+
+
+def _classified(facts: Facts) -> dict[str, Any] | None:
+    """The labels, for `--json`."""
+    if facts.build is None:
+        return None
+    host_mirror = module_and_source(facts) if facts.concerned else None
+    return {
+        "build": facts.build._asdict(),
+        "kernel": facts.kernel._asdict() if facts.kernel is not None else None,
+        "mirror": host_mirror[0] if host_mirror is not None else None,
+    }
 
 
 def _started(words: Sequence[str], environ: Mapping[str, str]) -> Started:
@@ -125,18 +142,30 @@ def _read(words: Sequence[str], started: Started, seen: Mapping[str, Any]) -> Fa
     folders = tuple((seen["vllm"] or {}).get("folders") or ())
     if not folders:
         return facts
+    found = read_signs(folders)
+    if any(NO_FILE in problem for problem in found.unreadable):
+        # A pipe or a device: who opens it may wait for ever.
+        return replace(facts, folders=folders, build=Build("unknown", (NO_FILE,)), signs=found)
     flashinfer_folders = (seen["flashinfer"] or {}).get("folders") or ()
     facts = replace(
         facts,
         folders=folders,
         build=build_class(folders),
         kernel=read_kernel(flashinfer_folders) if flashinfer_folders else None,
-        signs=read_signs(folders),
+        signs=found,
         patches=_patches(folders),
+        obeys_variable=_names_variable(folders),
     )
     if facts.build is not None and facts.build.label == "fixed":
         facts = _with_calls(facts)
     return facts
+
+
+def _names_variable(folders: Sequence[str]) -> bool:
+    try:
+        return f"envs.{BACKEND}".encode() in (module_source(map(Path, folders), ALL_REDUCE) or b"")
+    except OSError:
+        return False
 
 
 def _with_calls(facts: Facts) -> Facts:

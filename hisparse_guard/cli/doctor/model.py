@@ -59,6 +59,7 @@ class Facts:
         patches: per patch of the runtime, its name and why it cannot be applied (None: it can).
         calls: calls that do not pass what init resolved; None where that was not looked
             for, or could not be told; why, in `calls_unread`.
+        obeys_variable: whether the module of the resolver names vLLM's own variable.
     """
 
     words: Sequence[str]
@@ -73,6 +74,7 @@ class Facts:
     patches: tuple[Finding, ...] = ()
     calls: tuple[Call, ...] | None = None
     calls_unread: str | None = None
+    obeys_variable: bool = False
 
     @property
     def environment(self) -> Mapping[str, str]:

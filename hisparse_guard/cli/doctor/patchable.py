@@ -271,8 +271,10 @@ def _dynamic(tree: ast.Module) -> str | None:
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and any(a.name == "*" for a in node.names):
             return f"from {node.module} import *"
-        if isinstance(node, ast.Call) and _last_name(node) in ("globals", "exec", "setattr"):
+        if isinstance(node, ast.Call) and _last_name(node) in ("globals", "exec"):
             return f"it calls {_last_name(node)}"
+        if isinstance(node, ast.FunctionDef) and node.name == "__getattr__" and node in tree.body:
+            return "it has a __getattr__"
     return None
 
 

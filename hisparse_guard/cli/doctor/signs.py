@@ -13,6 +13,7 @@ from hisparse_guard.cli.doctor.model import Signs
 WORKSPACE = b"create_allreduce_fusion_workspace"
 # As identifiers, classes and constants are spelled; byte code and compiled modules hold them too.
 HISPARSE = (b"hisparse", b"HiSparse", b"HISPARSE", b"Hisparse", b"hi_sparse", b"hiSparse")
+NO_FILE = "a pipe or a device in a module's place"
 # Below this many bytes a file is read whole; compiled modules can be large.
 _SMALL = 1 << 22
 CODE = (".py", ".pyc", ".so", ".pyd", ".pth")
@@ -81,4 +82,4 @@ def _problem(path: Path) -> str | None:
         mode = path.stat().st_mode
     except OSError as error:
         return str(error.strerror)
-    return None if stat.S_ISREG(mode) else "no regular file"
+    return None if stat.S_ISREG(mode) else NO_FILE

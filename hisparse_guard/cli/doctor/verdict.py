@@ -55,7 +55,7 @@ def _nothing_to_guard(facts: Facts) -> str | None:
             "every caller in this vLLM passes the backend that init resolved, so nothing is left "
             "open, and the guard can go"
         )
-    if facts.environment.get(BACKEND) == "trtllm":
+    if facts.environment.get(BACKEND) == "trtllm" and facts.obeys_variable:
         return (
             f"{BACKEND}=trtllm is set, which vLLM obeys on one node; a group over nodes "
             "fails to start with it"

@@ -31,8 +31,9 @@ CLASSES = {
 RUNNING = """
 import json
 import vllm
-from hisparse_guard.runtime.guard import guard
-print(json.dumps([guard.how, guard.build().label]))
+import hisparse_guard
+from hisparse_guard.runtime import telemetry
+print(json.dumps([hisparse_guard.injected_via, telemetry.labels()[0].label]))
 """
 
 
@@ -61,7 +62,7 @@ def test_both_name_the_same_class(name: str) -> None:
     assert result.seen["classified"]["build"]["label"] == CLASSES[name]
     assert result.seen["imported"] == []
     concerned = CLASSES[name] != "no-hisparse"
-    assert result.advice == ("needed" if concerned else "not needed")
+    assert result.verdict.advice == ("needed" if concerned else "not needed")
     texts = [one.text for one in result.findings if one.topic == "host mirror"]
     expected = name in environments.HISPARSE_RELEASES or name in ("leaky", "fixed-backend")
     if expected:

@@ -36,7 +36,7 @@ def test_evidence_folders(tree: Path, tmp_path: Path) -> None:
     assert not (good / "new").exists()
     for folder, why in (
         (open_to_all, "written to by others"),
-        (file, "not a folder"),
+        (file, "File exists"),
         (file / "below", "cannot be made"),
     ):
         result = doctor(tree, HISPARSE_GUARD_EVIDENCE_DIR=str(folder))

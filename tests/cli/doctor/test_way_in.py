@@ -13,6 +13,8 @@ from hisparse_guard.cli.doctor.examine import examine
 from tests.cli.doctor.support import ROOT, bare, doctor, said
 from tests.support.environments import vllm_release
 
+MAIN = "from vllm.entrypoints.cli.main import main\n"
+
 
 @pytest.mark.parametrize("option", ["-I", "-E", "-IS"])
 def test_options_that_ignore_pythonpath(bundle: Path, tree: Path, option: str) -> None:
@@ -36,11 +38,11 @@ def test_no_site(bundle: Path, tree: Path) -> None:
 
 def test_a_first_line_that_ignores_pythonpath(bundle: Path, tree: Path, tmp_path: Path) -> None:
     script = tmp_path / "vllm"
-    script.write_text(f"#!{bare()} -I\n")
+    script.write_text(f"#!{bare()} -I\n{MAIN}")
     script.chmod(0o755)
     result = doctor(bundle, tree, python=script, words=("serve",))
     assert "it runs with -I" in said(result, "way in")
-    script.write_text(f"#!{bare()}\n")
+    script.write_text(f"#!{bare()}\n{MAIN}")
     result = doctor(bundle, tree, python=script, words=("serve",))
     assert said(result, "way in").startswith("ok: by sitecustomize")
 
@@ -101,7 +103,7 @@ def test_a_script_started_from_the_checkout(
     """The source there, without wrapt, is on the path of `python -m` and of no script."""
     monkeypatch.chdir(ROOT)
     script = tmp_path / "vllm"
-    script.write_text(f"#!{bare()}\n")
+    script.write_text(f"#!{bare()}\n{MAIN}")
     script.chmod(0o755)
     (tmp_path / "sitecustomize.py").write_text("")
     result = doctor(bundle, tree, python=script, words=("serve",))

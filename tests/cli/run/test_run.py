@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from hisparse_guard.cli.interpreter import probe, started_by
+from hisparse_guard.cli.interpreter import probe
+from hisparse_guard.cli.launchers import follow as started_by
 from tests.startup.sandbox import ROOT, environment, python, vllm_folder, write
 from tests.support.bundles import hisparse_guard
 
@@ -45,7 +46,9 @@ def test_in_front_of_what_is_there(bundle: Path) -> None:
 @pytest.mark.parametrize("code", [0, 1, 3, 255])
 def test_exit_code_and_stdin(bundle: Path, code: int) -> None:
     program = f"import sys; print(sys.stdin.read().upper()); sys.exit({code})"
-    done = hisparse_guard("run", "--", sys.executable, "-c", program, entry=bundle, stdin="abc")
+    done = hisparse_guard(
+        "run", "--no-check", "--", sys.executable, "-c", program, entry=bundle, stdin="abc"
+    )
     assert (done.returncode, done.stdout, done.stderr) == (code, "ABC\n", "")
 
 
@@ -85,7 +88,7 @@ def test_the_command_is_guarded(bundle: Path, bare: Path, tmp_path: Path) -> Non
     image = vllm_folder(tmp_path / "image")
     program = (
         f"import sys; sys.path.append({str(image)!r}); import vllm; "
-        "print(sys.modules['hisparse_guard.runtime.arm']._armed)"
+        "print('hisparse_guard.runtime.activate' in sys.modules)"
     )
     done = hisparse_guard("run", "--", bare, "-c", program, entry=bundle)
     assert (done.stdout, done.stderr) == ("True\n", "")
@@ -101,7 +104,7 @@ def test_refuses_a_python_that_would_run_unguarded(
     words = [sys.executable, *options, "-c", "print('ran')"]
     done = hisparse_guard("run", "--", *words, entry=bundle)
     assert (done.returncode, done.stdout) == (2, ""), done
-    assert f"runs with {reason}" in done.stderr
+    assert reason in done.stderr
     assert len(done.stderr.splitlines()) == 1
     done = hisparse_guard("run", "--no-check", "--", *words, entry=bundle)
     assert (done.returncode, done.stdout) == (0, "ran\n"), done
@@ -132,7 +135,7 @@ def test_off_is_not_in_the_way(bare: Path, bundle: Path) -> None:
 def test_no_python_program_runs_with_a_note(bundle: Path) -> None:
     done = hisparse_guard("run", "--", "sh", "-c", "echo $PYTHONPATH; exit 4", entry=bundle)
     assert (done.returncode, done.stdout) == (4, f"{bundle}\n"), done
-    assert "not a Python program" in done.stderr
+    assert "run: not checked: " in done.stderr
 
 
 def test_no_such_program(bundle: Path, tmp_path: Path) -> None:
@@ -231,7 +234,7 @@ atexit.register(print, "bye")
     program = f"""
 import os, runpy, sys
 os.environ["PYTHONPATH"] = {str(there)!r}
-sys.argv = ["x", "run", "--", sys.executable, "-c", "import sys; sys.exit(5)"]
+sys.argv = ["x", "run", "--no-check", "--", sys.executable, "-c", "import sys; sys.exit(5)"]
 runpy.run_module("hisparse_guard", run_name="__main__")
 """
     command = [sys.executable, "-c", program]
@@ -249,7 +252,16 @@ def test_a_python_that_only_tells_about_itself(bundle: Path, option: str) -> Non
 
 
 def test_standard_output_may_be_closed(bundle: Path) -> None:
-    words = ["-m", "hisparse_guard", "run", "--", sys.executable, "-c", "import sys; sys.exit(5)"]
+    words = [
+        "-m",
+        "hisparse_guard",
+        "run",
+        "--no-check",
+        "--",
+        sys.executable,
+        "-c",
+        "import sys; sys.exit(5)",
+    ]
     done = subprocess.run(
         ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, *words],
         env=environment([bundle]),
@@ -288,7 +300,7 @@ def test_which_options_a_python_has(words: list[str], options: tuple[str, ...]) 
         (["-u", "GO", "--unset=KEEP"], {}),
         (["-i", "A=b", "--", "C=d"], {"A": "b", "C": "d"}),
         (["-", "env", "A=b"], {"A": "b"}),
-        (["--chdir=/"], None),
+        (["--chdir=/", "A=b"], {"KEEP": "1", "GO": "1", "A": "b"}),
         (["-u"], None),
     ],
 )

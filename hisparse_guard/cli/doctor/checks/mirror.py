@@ -20,8 +20,13 @@ FULL = "FULL"
 
 
 def mirror(facts: Facts) -> Iterator[Finding]:
-    if not facts.concerned:
-        return
+    found = module_and_source(facts) if facts.concerned else None
+    if found is not None:
+        yield _said(f"{found[0]}.{FUNCTION}", found[1])
+
+
+def module_and_source(facts: Facts) -> tuple[str, str] | None:
+    """The module of `finish_kv_update`, and its text; None where there is none."""
     for folder in facts.folders:
         for file in sorted(Path(folder, "v1", "hisparse").glob("*.py")):
             try:
@@ -30,8 +35,8 @@ def mirror(facts: Facts) -> Iterator[Finding]:
                 # Said of the whole tree.
                 continue
             if SUBMIT in source and f"def {FUNCTION}" in source:
-                yield _said(f"vllm.v1.hisparse.{file.stem}.{FUNCTION}", source)
-                return
+                return f"vllm.v1.hisparse.{file.stem}", source
+    return None
 
 
 def _said(name: str, source: str) -> Finding:
