@@ -1,4 +1,4 @@
-# make demo: the fault and the cure on real vLLM 0.33.0.   make test: everything that is checked.
+# make demo: the fault and the cure on real vLLM 0.33.0 and 0.34.0.   make test: everything that is checked.
 # Both set up all they need: a virtual environment here, and real vLLM releases, FlashInfer and
 # a CPU server in ~/.cache/hisparse-guard (or under $XDG_CACHE_HOME).
 

@@ -135,11 +135,13 @@ def held(w):
     model.get = w.fi.get_fi_ar_workspace
     with w.set_config(w.config):
         w.standalone()
-    found = []
+    found, frames = [], []
     with mock.patch.object(w.fi, "get_fi_ar_workspace", wraps=w.fi.get_fi_ar_workspace) as on_top:
         for get in (model.get, on_top, model.get, on_top):
             found.append(backend(get(**w.arguments())))
-            frames = guard_calls(lambda get=get: get(**w.arguments()))
+            # The next one verifies what this one made.
+            get(**w.arguments())
+            frames += guard_calls(lambda get=get: get(**w.arguments()))
             w.fi.destroy_fi_ar_workspace()
     return {"backend": found[0], "found": found, "frames": frames}
 

@@ -78,7 +78,7 @@ def test_an_unknown_shape_goes_through_with_one_error_line_a_rank(results: Resul
     assert results.made(guarded) == results.made(plain) == {"mnnvl"}
     errors = [line for line in results.log("lazy") if "ERROR" in line and "shape" in line]
     assert len(errors) == 2
-    assert all("does not know (tuple)" in line for line in errors)
+    assert all("does not know" in line for line in errors)
 
 
 # What vLLM does with the answer ----------------------------------------------------------------
@@ -135,7 +135,7 @@ def test_strict_cures_and_refuses_what_it_cannot_cure(results: Results) -> None:
     for rank in results.guarded("strict-env-mnnvl"):
         assert rank["error"].startswith("RuntimeError('hisparse-guard (strict)")
     for rank in results.guarded("strict-late"):
-        assert "handed out" in rank["error"]
+        assert rank["error"].startswith("RuntimeError('hisparse-guard (strict)")
 
 
 @on(*UNGUARDED_RELEASES)
@@ -208,7 +208,9 @@ def test_lines_of_a_cured_worker(results: Results) -> None:
         assert len([x for x in lines if whose in x]) == 1
     misses = [x for x in lines if "context miss at" in x]
     assert len(misses) == 2
-    assert all("vLLM alone: mnnvl; used: trtllm" in x and "in lazy" in x for x in misses)
+    assert all(
+        "vLLM alone uses mnnvl; the guard uses trtllm" in x and "in lazy" in x for x in misses
+    )
     assert all("INFO" in line or "WARNING" in line for line in lines), "bare lines"
 
 

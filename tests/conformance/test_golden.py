@@ -13,6 +13,6 @@ from tests.conformance.jobs import GUARD_JOBS, Results, on
 @on(*golden.RECORDED)
 @pytest.mark.parametrize("label", GUARD_JOBS)
 def test_decides_as_before(results: Results, label: str) -> None:
-    assert json.loads(json.dumps(golden.compared(results, label))) == golden.golden(
-        results.name, label
-    )
+    outcome = json.loads(json.dumps(golden.compared(results, label)))
+    before = golden.golden(results.name, label)
+    assert golden.without_counts(outcome) == golden.without_counts(before)

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from tests.conformance import harness
 from tests.conformance.jobs import MNNVL, job, setting
-from tests.support.flashinfer import release
 
 RELEASE = "0.34.0"
 
@@ -96,13 +95,11 @@ GUARD_ONLY = {
 
 
 @functools.cache
-def outcomes(guarded: bool, tree: str = RELEASE, flashinfer: str = "") -> dict[str, Any]:
+def outcomes(guarded: bool, tree: str = RELEASE) -> dict[str, Any]:
     """What the ranks of each job found, and its log, by label."""
     jobs = {label: way.job for label, way in WAYS.items()} | (GUARD_ONLY if guarded else {})
-    path = harness.guard_path() if guarded else []
-    if flashinfer:
-        path = [*path, release(flashinfer, importable=True)]
-    return dict(zip(jobs, harness.run_jobs(tree, list(jobs.values()), guard=path), strict=True))
+    guard = harness.guard_path() if guarded else None
+    return dict(zip(jobs, harness.run_jobs(tree, list(jobs.values()), guard=guard), strict=True))
 
 
 def made(result: Any) -> tuple[str, ...]:
