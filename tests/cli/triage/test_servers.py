@@ -1,7 +1,7 @@
 """Logs of dead, healthy and lied-about servers: none comes out better than it is."""
 
 # Log lines are long.
-# ruff: noqa: E501
+# ruff: noqa: E501, RUF005
 
 from __future__ import annotations
 
