@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from hisparse_guard.cli.app import run_app
 from hisparse_guard.cli.triage import Triage, triage
 from hisparse_guard.cli.triage.checklist import checklist
+from tests.cli.report.samples import Process, world
 from tests.cli.triage.logs import (
     COPY_FRAMES,
     LAUNCH_FAILURE,
@@ -20,7 +22,6 @@ from tests.cli.triage.logs import (
     workspace,
 )
 from tests.cli.triage.test_inputs import lead
-from tests.report.samples import Process, world
 
 CRASH = [start(tp=2), served(), traceback(1, COPY_FRAMES, LAUNCH_FAILURE)]
 
@@ -88,3 +89,13 @@ def test_missing_folder_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert run_app(["triage", str(log), "--evidence", str(tmp_path / "none")]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and "none" in error
+
+
+def test_a_kernel_that_waits_speaks_against_mnnvl_and_decides_nothing(tmp_path: Path) -> None:
+    workers = [worker.observed() for worker in world(2, pid=703)]
+    for worker in workers:
+        armed = {**json.loads(worker.lines[0]), "kernel_class": "waits"}
+        worker.lines[0] = json.dumps(armed)
+    result = read(tmp_path, CRASH, *workers)
+    assert named(result) == [("hisparse-mnnvl", "proven")]
+    assert "speaks against the race" in result.runs[0].circumstances[0]
