@@ -102,7 +102,7 @@ def _server(server: dict[str, Any]) -> Server:
         signals.add("guard_verified_trtllm")
     if server["ranks_missing"]:
         signals.add("guard_part")
-    if workers and all(worker.get("kernel_class") == "waits" for worker in workers):
+    if [*server["kernel_classes"]] == ["waits"]:
         signals.add("kernel_waits")
     pids = frozenset(worker["pid"] for worker in workers if isinstance(worker["pid"], int))
     return Server(pids, frozenset(signals))

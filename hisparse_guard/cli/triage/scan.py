@@ -16,14 +16,14 @@ from hisparse_guard.cli.triage.catalogue import Catalogue
 from hisparse_guard.cli.triage.facts import WORDS
 
 # Words of trouble in general, beside those of the catalogue.
-_TROUBLE = (
+TROUBLE = (
     r"ERROR|CRITICAL|FATAL|Traceback \(most|File \\?\"|HTTP/[0-9.]+\\*\" 5\d\d|[Dd]ied|[Kk]illed"
     r"|KILLED|exited|unexpectedly|[Ee]xit code|exitcode|[Cc]rash|[Aa]borted|core dumped|panic"
     r"|terminate called|[Ff]atal|SIG[A-Z]{3,4}|[Ss]egfault|signal|out of memory"
     r"|\w(?:Error|Exception)(?::|\\n|$)"
 )
-_START = ("server version ", "API version ", "non-default args: ", "LLM engine ", "Application s")
-_STATISTICS = "Avg prompt throughput"
+START = ("server version ", "API version ", "non-default args: ", "LLM engine ", "Application s")
+STATISTICS = "Avg prompt throughput"
 _ANSWERED = b'" 20'
 _LOOKED_AT = 8
 
@@ -33,10 +33,10 @@ class Scanner:
 
     def __init__(self, catalogue: Catalogue) -> None:
         self.catalogue = catalogue
-        self.full = _compile([*catalogue.words(), *WORDS, *_START, _STATISTICS], _TROUBLE)
+        self.full = _compile([*catalogue.words(), *WORDS, *START, STATISTICS], TROUBLE)
         self.every = _compile(
-            [*catalogue.words(), *WORDS, *_START, _STATISTICS],
-            _TROUBLE + r"|HTTP/[0-9.]+\\*\" 2\d\d",
+            [*catalogue.words(), *WORDS, *START, STATISTICS],
+            TROUBLE + r"|HTTP/[0-9.]+\\*\" 2\d\d",
         )
         self.storm: Any = None
         self._known: frozenset[str] = frozenset()
@@ -51,7 +51,7 @@ class Scanner:
             self._known = seen
             rest = set(self.catalogue.signals) - seen
             words = self.catalogue.words(rest) - self.catalogue.words(set(seen))
-            self.storm = _compile([*words, *_START, _STATISTICS], "")
+            self.storm = _compile([*words, *START, STATISTICS], "")
 
     def hits(self, data: bytes, every: bool) -> Iterator[int]:
         """Offsets of words worth a look, in order."""

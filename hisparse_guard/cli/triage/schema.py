@@ -102,6 +102,14 @@ def _run(judged: Judged) -> dict[str, Any]:
         }
         if stats
         else None,
+        **_configuration(judged),
+    }
+
+
+def _configuration(judged: Judged) -> dict[str, Any]:
+    """What a run says of its configuration."""
+    run = judged.run
+    return {
         "facts": {
             name: {"value": shown(fact.value), "line": _place(fact.place)}
             for name, fact in run.facts.values.items()
