@@ -192,7 +192,7 @@ def _checked(text: str, document: Document, wanted: Iterable[Edit]) -> list[Spli
         return []
     try:
         changes = ed.splices(text, document.root, edits)
-        (new,) = documents(ed.spliced(text[: document.end], changes)[document.start :])
+        (new,) = documents(ed.spliced(text, changes, document.start, document.end))
         exact = new.data == ed.edited(document.data, edits)
     except (Refused, ValueError):
         exact = False
@@ -207,13 +207,10 @@ def _checked(text: str, document: Document, wanted: Iterable[Edit]) -> list[Spli
 
 def _appended(text: str, configmap: dict[str, Any], is_json: bool) -> str:
     """`text` with one more document; without a line break at its end where it had none."""
-    import yaml
-
     if is_json:
         added = ed.json_text(configmap) + "\n"
     else:
-        dumped = yaml.safe_dump(configmap, sort_keys=False, width=1 << 30)
-        added = f"---\n{dumped}".replace("\n", ed.line_break(text))
+        added = f"---\n{ed.yaml_text(configmap)}".replace("\n", ed.line_break(text))
     if text.endswith(ed.LINE_ENDS):
         return text + added
     return text + ed.line_break(text) + added.rstrip("\r\n")
