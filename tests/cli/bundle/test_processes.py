@@ -21,6 +21,7 @@ def state():
             "hisparse_guard._vendored.wrapt" in sys.modules, "wrapt" in sys.modules)
 """
 GUARDED = "(True, True, False)"
+SHOW = "import vllm.config, state; print(state.state())"
 
 
 @pytest.fixture
@@ -123,7 +124,7 @@ if __name__ == "__main__":
 )
 def test_options(bundle: Path, image: Path, bare: Path, options: list[str], guarded: bool) -> None:
     # `-I` and `-E` ignore PYTHONPATH, `-S` runs no sitecustomize: Python's own rules.
-    code = f"import sys; sys.path.append({str(image)!r}); import vllm.config, state; print(state.state())"
+    code = f"import sys; sys.path.append({str(image)!r}); {SHOW}"
     done = python(code, [bundle], options=options, interpreter=bare)
     assert done.stdout.strip() == (GUARDED if guarded else "(False, False, False)"), done
 
@@ -138,7 +139,7 @@ def test_options(bundle: Path, image: Path, bare: Path, options: list[str], guar
     ],
 )
 def test_subprocess(bundle: Path, image: Path, bare: Path, env: str, guarded: bool) -> None:
-    child = f"import sys; sys.path.append({str(image)!r}); import vllm.config, state; print(state.state())"
+    child = f"import sys; sys.path.append({str(image)!r}); {SHOW}"
     code = (
         f"import os, subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}], env={env})"
     )
