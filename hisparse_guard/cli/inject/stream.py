@@ -68,7 +68,7 @@ def uninject(text: str) -> Result:
                 removals += undo(found, record)
                 result.changed += 1
                 result.lines.append(
-                    f"{found}: the guard of version {shown(record['version'])} is out"
+                    f"{found}: the guard of version {shown(record.get('version'))} is out"
                 )
             elif found.is_configmap_of_ours() and found.items is None:
                 changes.append(Splice(document.start, document.end, ""))
@@ -162,6 +162,9 @@ def _guarded(
             f"{found}: Kubernetes does not change a {found.kind} in place: use "
             "`kubectl replace --force`"
         )
+    owner = found.owner()
+    if owner is not None:
+        result.lines.append(f"{found}: {shown(owner)} made it and can undo this: inject that one")
     return plan.edits
 
 
@@ -170,7 +173,7 @@ def _guard_one(
 ) -> None:
     remarks = guard_container(plan, target, guard)
     result.changed += 1
-    result.lines.append(f"container {target.name} of {found} guarded: {target.reason}")
+    result.lines.append(f"container {target.name} of {found}: guard added, since {target.reason}")
     where = f"container {target.name} of {found}"
     result.lines += [f"{where}: {remark}" for remark in remarks]
     result.lines += [
