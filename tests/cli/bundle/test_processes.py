@@ -151,7 +151,9 @@ REGISTER = """
 import importlib.metadata, sys
 found = importlib.metadata.entry_points(group="vllm.general_plugins")
 (entry,) = [e for e in found if e.name == "hisparse_guard"]
-print(entry.load()(), __import__("state").state())
+answer = entry.load()()
+import vllm.config, state
+print(answer, state.state())
 """
 
 
