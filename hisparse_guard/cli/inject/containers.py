@@ -9,6 +9,7 @@ from typing import Any
 from hisparse_guard.cli.inject.edits import Path
 from hisparse_guard.cli.inject.nodes import Refused, shown
 from hisparse_guard.cli.inject.objects import KubernetesObject, PodTemplate
+from hisparse_guard.runtime import settings
 
 # `vllm serve`, a path before it, `python -m vllm…`, also within a shell's text.
 _VLLM_COMMAND = re.compile(
@@ -65,7 +66,7 @@ def _runs_vllm(container: dict[str, Any]) -> str | None:
     if _VLLM_COMMAND.search(text):
         return "its command runs vLLM"
     if _has_vllm_image(container) and not container.get("command"):
-        return f"its image is {shown(image_name(container))}, which it starts as it is"
+        return f"it starts its image, {shown(image_name(container))}, as it is"
     return None
 
 
@@ -117,7 +118,7 @@ def targets(
 def _reason(container: dict[str, Any], names: set[str]) -> str | None:
     if not names:
         return _runs_vllm(container)
-    return "named by --container" if container.get("name") in names else None
+    return "--container names it" if container.get("name") in names else None
 
 
 def _member(template: PodTemplate, in_ray: bool) -> Target | None:
@@ -125,10 +126,10 @@ def _member(template: PodTemplate, in_ray: bool) -> Target | None:
     found = template.containers()
     if in_ray and found:
         # KubeRay's own rule.
-        return Target(template, *found[0], "the Ray container of a cluster that runs vLLM")
+        return Target(template, *found[0], "it is the Ray container of a cluster that runs vLLM")
     for path, container in found:
         if _has_vllm_image(container) or _RAY_NODE.search(" ".join(words(container))):
-            return Target(template, path, container, "part of a group that runs vLLM")
+            return Target(template, path, container, "it is part of a group that runs vLLM")
     return None
 
 
@@ -158,6 +159,8 @@ def hazards(container: dict[str, Any], entry: str) -> list[str]:
     """What in the command keeps the guard out of vLLM's processes, each with what to do."""
     text = " ".join(words(container))
     found = []
+    if _is_off(container):
+        found.append("its own variables switch the guard off: take HISPARSE_GUARD_MODE out there")
     if _OWN_PYTHONPATH.search(text):
         found.append(f"its command sets PYTHONPATH itself: write PYTHONPATH={entry}:… there")
     if _CLEARED.search(text) or _CLEARED_WORD.search(text):
@@ -170,3 +173,11 @@ def hazards(container: dict[str, Any], entry: str) -> list[str]:
             "or install hisparse-guard in the image"
         )
     return found
+
+
+def _is_off(container: dict[str, Any]) -> bool:
+    env = container.get("env")
+    entries = [e for e in env if isinstance(e, dict)] if isinstance(env, list) else []
+    given = {e.get("name"): e.get("value") for e in entries}
+    texts = {n: v for n, v in given.items() if isinstance(n, str) and isinstance(v, str)}
+    return settings.read_settings(texts)[0].mode == "off"

@@ -15,6 +15,8 @@ from hisparse_guard.cli.inject.nodes import Node, Other, Refused, merged_into
 
 Path = tuple[str | int, ...]
 
+_DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
 LINE_ENDS = ("\n", "\r")
 
 
@@ -186,21 +188,22 @@ def splices(text: str, root: Node, edits: Iterable[Edit]) -> list[Splice]:
     return list(dict.fromkeys(found))
 
 
-def spliced(text: str, changes: Iterable[Splice]) -> str:
-    """`text` with all `changes`.
+def spliced(text: str, changes: Iterable[Splice], start: int = 0, end: int | None = None) -> str:
+    """`text` from `start` to `end` with all `changes`, whose places count in the whole text.
 
     Raises:
         Refused: two of them overlap.
     """
     parts = []
-    position = 0
+    position = start
+    end = len(text) if end is None else end
     ordered = sorted(changes, key=lambda c: (c.start, c.end > c.start, -c.depth))
     for change in ordered:
         if change.start < position:
             raise Refused("two changes meet at one place of the text")
         parts += [text[position : change.start], change.text]
         position = change.end
-    result = "".join([*parts, text[position:]])
+    result = "".join([*parts, text[position:end]])
     removed_to_the_end = ordered and ordered[-1].start < position == len(text)
     if removed_to_the_end and not text.endswith(LINE_ENDS):
         # As `_added` found it.
@@ -288,11 +291,17 @@ def _added(text: str, node: Node, at: int, value: Any, inner: str) -> Splice:
     position = end_of_lines(text, node.children[at - 1])
     column = node.column if node.kind == "mapping" else _dash(text, node)[1]
     # Wide: a line that is folded would be another text.
-    dumped = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=1 << 30)
+    dumped = yaml_text(value)
     lines = "".join(" " * column + line + "\n" for line in dumped.splitlines())
     if position == len(text) and not text.endswith(LINE_ENDS):
         lines = "\n" + lines[:-1]
     return Splice(position, position, lines.replace("\n", line_break(text)), node.depth)
+
+
+def yaml_text(value: Any) -> str:
+    """`value` as block YAML."""
+    text: str = yaml.dump(value, Dumper=_DUMPER, sort_keys=False, allow_unicode=True, width=1 << 30)
+    return text
 
 
 def _dash(text: str, node: Node) -> tuple[int, int]:
@@ -302,7 +311,9 @@ def _dash(text: str, node: Node) -> tuple[int, int]:
 
 
 def line_break(text: str) -> str:
-    return "\r\n" if "\r\n" in text else "\n"
+    """How the lines of `text` end, by its first one."""
+    first = text.find("\n")
+    return "\r\n" if first > 0 and text[first - 1] == "\r" else "\n"
 
 
 def json_text(value: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple
 import yaml
 
 # What a stream of manifests may have at most. Kubernetes itself takes objects of about 1.5 MB.
-MAX_CHARACTERS = 64 * 1024 * 1024
+MAX_CHARACTERS = 16 * 1024 * 1024
 MAX_DEPTH = 100
 # Of one document, with every alias counted as what it stands for.
 MAX_NODES = 1_000_000
@@ -115,8 +116,9 @@ def documents(text: str) -> list[Document]:
 def _json_texts(text: str) -> list[tuple[int, int]] | None:
     """Where each of a series of JSON objects stands; None where the text is something else."""
     decoder = json.JSONDecoder()
+    blank = re.compile(r"\s*")
     found = []
-    position = len(text) - len(text.lstrip())
+    position = _end(blank, text, 0)
     if not text.startswith("{", position):
         return None
     while position < len(text):
@@ -125,8 +127,13 @@ def _json_texts(text: str) -> list[tuple[int, int]] | None:
         except (ValueError, RecursionError):
             return None
         found.append((position, end))
-        position = end + len(text[end:]) - len(text[end:].lstrip())
+        position = _end(blank, text, end)
     return found
+
+
+def _end(pattern: re.Pattern[str], text: str, position: int) -> int:
+    match = pattern.match(text, position)
+    return match.end() if match else position
 
 
 class _Composer:
@@ -242,8 +249,6 @@ def _compose(text: str, offset: int, found: list[Document], *, is_json: bool) ->
 
 
 def _without_surrogates(text: str) -> str:
-    import re
-
     return re.sub(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}", r"\\u003f", text)
 
 

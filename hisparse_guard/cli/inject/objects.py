@@ -20,6 +20,10 @@ _MEMBER = {
 }
 
 
+# `submitterPodTemplate` of a RayJob only asks the cluster for the job.
+_NO_SERVER = {"status", "submitterPodTemplate"}
+
+
 @dataclass(frozen=True)
 class KubernetesObject:
     """One object: a document, or an item of a List.
@@ -50,6 +54,12 @@ class KubernetesObject:
     def __str__(self) -> str:
         name = self.metadata.get("name") or self.metadata.get("generateName") or "(no name)"
         return f"{shown(self.kind)}/{shown(name)}"
+
+    def owner(self) -> str | None:
+        """The object that made this one, and would make it anew as it was."""
+        owners = self.metadata.get("ownerReferences")
+        first = owners[0] if isinstance(owners, list) and owners else None
+        return f"{first.get('kind')}/{first.get('name')}" if isinstance(first, dict) else None
 
     def is_configmap_of_ours(self) -> bool:
         labels = self.metadata.get("labels")
@@ -126,7 +136,7 @@ def _templates(data: Any, path: Path, beside: dict[str, Any]) -> Iterator[PodTem
         # KServe: the workers' pod stands within the predictor's.
         data = {key: value for key, value in data.items() if key != "containers"}
     for key, value in data.items():
-        if isinstance(key, str) and key != "status":
+        if isinstance(key, str) and key not in _NO_SERVER:
             yield from _templates(value, (*path, key), data)
 
 

@@ -68,7 +68,7 @@ def uninject(text: str) -> Result:
                 removals += undo(found, record)
                 result.changed += 1
                 result.lines.append(
-                    f"{found}: the guard of version {shown(record['version'])} is out"
+                    f"{found}: the guard of version {shown(record.get('version'))} is out"
                 )
             elif found.is_configmap_of_ours() and found.items is None:
                 changes.append(Splice(document.start, document.end, ""))
@@ -162,6 +162,9 @@ def _guarded(
             f"{found}: Kubernetes does not change a {found.kind} in place: use "
             "`kubectl replace --force`"
         )
+    owner = found.owner()
+    if owner is not None:
+        result.lines.append(f"{found}: {shown(owner)} made it and can undo this: inject that one")
     return plan.edits
 
 
@@ -170,7 +173,7 @@ def _guard_one(
 ) -> None:
     remarks = guard_container(plan, target, guard)
     result.changed += 1
-    result.lines.append(f"container {target.name} of {found} guarded: {target.reason}")
+    result.lines.append(f"container {target.name} of {found}: guard added, since {target.reason}")
     where = f"container {target.name} of {found}"
     result.lines += [f"{where}: {remark}" for remark in remarks]
     result.lines += [
@@ -192,7 +195,7 @@ def _checked(text: str, document: Document, wanted: Iterable[Edit]) -> list[Spli
         return []
     try:
         changes = ed.splices(text, document.root, edits)
-        (new,) = documents(ed.spliced(text[: document.end], changes)[document.start :])
+        (new,) = documents(ed.spliced(text, changes, document.start, document.end))
         exact = new.data == ed.edited(document.data, edits)
     except (Refused, ValueError):
         exact = False
@@ -207,13 +210,10 @@ def _checked(text: str, document: Document, wanted: Iterable[Edit]) -> list[Spli
 
 def _appended(text: str, configmap: dict[str, Any], is_json: bool) -> str:
     """`text` with one more document; without a line break at its end where it had none."""
-    import yaml
-
     if is_json:
         added = ed.json_text(configmap) + "\n"
     else:
-        dumped = yaml.safe_dump(configmap, sort_keys=False, width=1 << 30)
-        added = f"---\n{dumped}".replace("\n", ed.line_break(text))
+        added = f"---\n{ed.yaml_text(configmap)}".replace("\n", ed.line_break(text))
     if text.endswith(ed.LINE_ENDS):
         return text + added
     return text + ed.line_break(text) + added.rstrip("\r\n")

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import ast
+import base64
 import configparser
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
+import kubernetes_validate
 import pytest
+import yaml
 
 from hisparse_guard import __version__
-from hisparse_guard.cli import manifest
+from hisparse_guard.cli import installation, manifest
+from hisparse_guard.cli.bundle import build, write
 from hisparse_guard.cli.bundle.build import ENTRY_POINTS
-from tests.startup.sandbox import ROOT, environment, python, vllm_folder
+from tests.startup.sandbox import ROOT, environment, hisparse_folder, python
 from tests.support.bundles import bundled, hisparse_guard
 
 if sys.version_info >= (3, 11):
@@ -88,7 +93,7 @@ def test_same_bytes_twice(form: str, tmp_path: Path) -> None:
     ]
     assert [d.returncode for d in told] == [0, 0], told
     assert told[0].stdout.split()[0] == told[1].stdout.split()[0]
-    if form == "zip":
+    if form != "dir":
         assert first.read_bytes() == second.read_bytes()
     else:
         assert contents(first) == contents(second)
@@ -138,7 +143,7 @@ def rezipped(bundle: Path, dest: Path, change: dict[str, bytes | None]) -> Path:
 CHANGES: list[tuple[dict[str, bytes | None], str]] = [
     ({"sitecustomize.py": b"import evil"}, "altered: sitecustomize.py"),
     ({"sitecustomize.pyc": b"evil"}, "altered: sitecustomize.pyc"),
-    ({"hisparse_guard/runtime/arm.py": None}, "missing: hisparse_guard/runtime/arm.py"),
+    ({"hisparse_guard/runtime/settings.py": None}, "missing: hisparse_guard/runtime/settings.py"),
     ({"hisparse_guard/evil.py": b""}, "not from the bundle: hisparse_guard/evil.py"),
     ({"evil.py": b""}, "not from the bundle: evil.py"),
 ]
@@ -158,10 +163,10 @@ def test_an_altered_folder_is_told(tmp_path: Path) -> None:
     (folder / cached).write_bytes(b"evil")
     (folder / "sitecustomize").mkdir()
     (folder / "sitecustomize/__init__.py").write_text("evil")
-    (folder / "hisparse_guard/runtime/arm.py").unlink()
+    (folder / "hisparse_guard/runtime/settings.py").unlink()
     assert manifest.differences(folder) == [
         f"altered: {cached}",
-        "missing: hisparse_guard/runtime/arm.py",
+        "missing: hisparse_guard/runtime/settings.py",
         "not from the bundle: sitecustomize/__init__.py",
     ]
 
@@ -169,16 +174,16 @@ def test_an_altered_folder_is_told(tmp_path: Path) -> None:
 def test_byte_code_that_python_wrote_is_compared_with_its_source(tmp_path: Path) -> None:
     folder = bundled(tmp_path / "guard")
     # -O: byte code of its own, which the bundle does not bring.
-    code = "import hisparse_guard.runtime.decision"
+    code = "import hisparse_guard.runtime.settings"
     done = python(code, options=["-O"], env={"PYTHONPATH": str(folder)})
     assert done.returncode == 0, done
     written = [
-        *folder.glob("hisparse_guard/runtime/__pycache__/decision.*.opt-1.pyc"),
+        *folder.glob("hisparse_guard/runtime/__pycache__/settings.*.opt-1.pyc"),
         *folder.glob("__pycache__/sitecustomize.*.opt-1.pyc"),
     ]
     assert len(written) == 2
     assert manifest.differences(folder) == []
-    evil = compile("print('evil')", "decision.py", "exec")
+    evil = compile("print('evil')", "settings.py", "exec")
     import marshal
 
     written[0].write_bytes(written[0].read_bytes()[:16] + marshal.dumps(evil))
@@ -279,10 +284,87 @@ def test_path(bundle: Path, installed: Path) -> None:
 
 
 def test_an_installed_wheel_guards(installed: Path, tmp_path: Path) -> None:
-    image = vllm_folder(tmp_path / "image")
+    image = hisparse_folder(tmp_path / "image")
     import wrapt
 
     entry = hisparse_guard("path", entry=installed).stdout.strip()
-    code = "import vllm, sys; print(sys.modules['hisparse_guard.runtime.arm']._armed)"
+    code = "import vllm.config; print(vllm.config.vllm.set_current_vllm_config.__hisparse_guard__)"
     done = python(code, [entry, image, installed, Path(wrapt.__file__).parents[1]])
     assert (done.stdout, done.stderr) == ("True\n", ""), done
+
+
+@pytest.mark.parametrize("form", ["dir", "zip", "configmap"])
+def test_readable_by_all_whatever_the_umask(form: str, tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "hisparse_guard", "bundle", tmp_path / "x", "--format", form]
+    done = subprocess.run(
+        ["sh", "-c", 'umask 077; exec "$@"', "sh", *words],
+        env=environment([ROOT]),
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done
+    made = tmp_path / "x"
+    for path in [made, *made.rglob("*")]:
+        assert path.stat().st_mode & 0o777 == (0o755 if path.is_dir() else 0o644), path
+
+
+@pytest.mark.parametrize("form", ["dir", "zip"])
+def test_what_appeared_meanwhile_is_not_replaced(form: str, tmp_path: Path) -> None:
+    made = build.contents()
+    dest = tmp_path / "made"
+    write.check_destination(dest, on_path=True)
+    if form == "dir":
+        dest.mkdir()
+        (dest / "theirs").touch()
+    else:
+        dest.write_text("theirs")
+    with pytest.raises(build.Unbundled, match="exists"):
+        (write.folder if form == "dir" else write.zip_file)(made, dest)
+    assert sorted(os.listdir(tmp_path)) == ["made"]
+    assert (dest / "theirs").exists() if form == "dir" else dest.read_text() == "theirs"
+
+
+@pytest.mark.parametrize("entry", ["installed", "bundle"])
+def test_only_the_packages_own_files(
+    entry: str, installed: Path, bundles: dict[str, Path], tmp_path: Path
+) -> None:
+    """Whatever else lies in the folder is not the guard's."""
+    copy = tmp_path / "copy"
+    shutil.copytree(installed if entry == "installed" else bundles["dir"], copy)
+    (copy / "hisparse_guard" / "evil.py").write_text("evil")
+    (copy / "hisparse_guard" / "cli" / "secret.txt").write_text("token")
+    done = hisparse_guard("bundle", tmp_path / "x.zip", entry=copy)
+    assert done.returncode == 0, done
+    assert (tmp_path / "x.zip").read_bytes() == bundles["zip"].read_bytes()
+
+
+def test_a_checkouts_own_files_are_those_in_git(bundles: dict[str, Path]) -> None:
+    stray = ROOT / "hisparse_guard" / "cli" / "stray-of-a-test.txt"
+    stray.write_text("token")
+    try:
+        names = dict(installation.package_files())
+    finally:
+        stray.unlink()
+    assert "hisparse_guard/cli/app.py" in names
+    assert "hisparse_guard/cli/stray-of-a-test.txt" not in names
+    assert names.keys() <= contents(bundles["dir"]).keys()
+
+
+def test_the_configmap_is_a_zip_below_the_limit(tmp_path: Path) -> None:
+    made = bundled(tmp_path / "configmap.yaml", "--format", "configmap")
+    found = yaml.safe_load(made.read_text())
+    for version in kubernetes_validate.utils.all_versions()[::8]:
+        kubernetes_validate.validate(found, version, strict=True)
+    ((key, value),) = found["binaryData"].items()
+    # Of the whole object as it is stored.
+    assert len(made.read_bytes()) < 1024 * 1024
+    data = base64.b64decode(value, validate=True)
+    digest = hashlib.sha256(data).hexdigest()
+    assert found["metadata"]["name"] == f"hisparse-guard-{digest[:12]}"
+    assert found["metadata"]["annotations"]["hisparse-guard/sha256"] == digest
+    assert found["immutable"] is True
+    assert key == f"hisparse-guard-{__version__}.zip"
+    (tmp_path / key).write_bytes(data)
+    assert manifest.differences(tmp_path / key) == []

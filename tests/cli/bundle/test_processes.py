@@ -9,22 +9,24 @@ from pathlib import Path
 
 import pytest
 
-from tests.startup.sandbox import environment, python, vllm_folder, write
+from tests.startup.sandbox import environment, hisparse_folder, python, write
 from tests.support.environments import wrapt_path
 
 STATE = """
 import sys
 def state():
-    arm = sys.modules.get("hisparse_guard.runtime.arm")
-    return (bool(arm and arm._armed), "hisparse_guard._vendored.wrapt" in sys.modules,
-            "wrapt" in sys.modules)
+    loaded = sys.modules.get("vllm.config.vllm")
+    patched = getattr(loaded, "set_current_vllm_config", None)
+    return (getattr(patched, "__hisparse_guard__", False),
+            "hisparse_guard._vendored.wrapt" in sys.modules, "wrapt" in sys.modules)
 """
 GUARDED = "(True, True, False)"
+SHOW = "import vllm.config, state; print(state.state())"
 
 
 @pytest.fixture
 def image(tmp_path: Path) -> Path:
-    return write(vllm_folder(tmp_path / "image"), {"state.py": STATE})
+    return write(hisparse_folder(tmp_path / "image"), {"state.py": STATE})
 
 
 def tree(folder: Path) -> list[tuple[str, int]]:
@@ -33,7 +35,9 @@ def tree(folder: Path) -> list[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("dont_write", ["", "1"])
-def test_armed_and_nothing_written(bundle: Path, image: Path, bare: Path, dont_write: str) -> None:
+def test_guarded_and_nothing_written(
+    bundle: Path, image: Path, bare: Path, dont_write: str
+) -> None:
     before = tree(bundle)
     env = environment([bundle, image]) | {"PYTHONDONTWRITEBYTECODE": dont_write}
     done = python("import vllm.config, state; print(state.state())", env=env, interpreter=bare)
@@ -41,10 +45,10 @@ def test_armed_and_nothing_written(bundle: Path, image: Path, bare: Path, dont_w
     assert tree(bundle) == before
 
 
-def test_a_process_without_vllm_imports_nothing(bundle: Path, bare: Path) -> None:
+def test_a_process_without_vllm_imports_one_file(bundle: Path, bare: Path) -> None:
     code = "import sys; print(*sorted(m for m in sys.modules if 'guard' in m or 'wrapt' in m))"
     done = python(code, [bundle], interpreter=bare)
-    assert (done.stdout.strip(), done.stderr) == ("", "")
+    assert (done.stdout.strip(), done.stderr) == ("hisparse_guard", "")
 
 
 def test_from_source_where_the_byte_code_is_another_pythons(
@@ -53,7 +57,7 @@ def test_from_source_where_the_byte_code_is_another_pythons(
     # Python that takes no byte code but one that it has checked, as an odd magic number would.
     options = ["--check-hash-based-pycs", "always"]
     done = python(
-        "import vllm, state; print(state.state())",
+        "import vllm.config, state; print(state.state())",
         [bundle, image],
         options=options,
         interpreter=bare,
@@ -78,7 +82,7 @@ def test_multiprocessing(
         {
             "main.py": f"""
 import multiprocessing as mp, sys
-{"import vllm" if imported_before else ""}
+{"import vllm.config" if imported_before else ""}
 def child(pipe):
     import vllm.config, state
     pipe.send(state.state())
@@ -120,7 +124,7 @@ if __name__ == "__main__":
 )
 def test_options(bundle: Path, image: Path, bare: Path, options: list[str], guarded: bool) -> None:
     # `-I` and `-E` ignore PYTHONPATH, `-S` runs no sitecustomize: Python's own rules.
-    code = f"import sys; sys.path.append({str(image)!r}); import vllm, state; print(state.state())"
+    code = f"import sys; sys.path.append({str(image)!r}); {SHOW}"
     done = python(code, [bundle], options=options, interpreter=bare)
     assert done.stdout.strip() == (GUARDED if guarded else "(False, False, False)"), done
 
@@ -135,7 +139,7 @@ def test_options(bundle: Path, image: Path, bare: Path, options: list[str], guar
     ],
 )
 def test_subprocess(bundle: Path, image: Path, bare: Path, env: str, guarded: bool) -> None:
-    child = f"import sys; sys.path.append({str(image)!r}); import vllm, state; print(state.state())"
+    child = f"import sys; sys.path.append({str(image)!r}); {SHOW}"
     code = (
         f"import os, subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}], env={env})"
     )
@@ -147,7 +151,9 @@ REGISTER = """
 import importlib.metadata, sys
 found = importlib.metadata.entry_points(group="vllm.general_plugins")
 (entry,) = [e for e in found if e.name == "hisparse_guard"]
-print(entry.load()(), __import__("state").state())
+answer = entry.load()()
+import vllm.config, state
+print(answer, state.state())
 """
 
 
@@ -161,9 +167,9 @@ def test_entry_point_where_sitecustomize_was_shadowed(
 
 
 def test_both_ways_in(bundle: Path, bundles: dict[str, Path], image: Path, bare: Path) -> None:
-    # The guard twice on the path, armed by sitecustomize and then called as a plugin.
+    # The guard twice on the path, loaded by sitecustomize and then called as a plugin.
     done = python(
-        "import vllm, sys\n" + REGISTER.replace("(entry,)", "entry, *_"),
+        "import vllm.config, sys\n" + REGISTER.replace("(entry,)", "entry, *_"),
         [bundle, bundles["zip"], image],
         interpreter=bare,
     )
@@ -179,8 +185,9 @@ def test_wrapt_of_the_image_is_left_alone(
 import wrapt, sys
 hooked = []
 wrapt.register_post_import_hook(lambda m: hooked.append(m.__name__), "vllm.config")
-import vllm.config, state, hisparse_guard.runtime._wrapt as ours
-print(state.state()[:2], hooked, wrapt.__file__, ours.wrapt.__name__, wrapt.__version__)
+import vllm.config, state
+private = sys.modules["hisparse_guard._vendored.wrapt"]
+print(state.state()[:2], hooked, wrapt.__file__, private.__name__, wrapt.__version__)
 """
     done = python(code, [bundle, image, wrapt], interpreter=bare)
     told = (
@@ -193,7 +200,7 @@ print(state.state()[:2], hooked, wrapt.__file__, ours.wrapt.__name__, wrapt.__ve
 def test_start_in_a_folder_that_is_gone(bundle: Path, image: Path, bare: Path) -> None:
     script = (
         f'd=$(mktemp -d) && cd "$d" && rmdir "$d" && exec {bare} -c '
-        '"import vllm, state; print(state.state())"'
+        '"import vllm.config, state; print(state.state())"'
     )
     done = subprocess.run(
         ["sh", "-c", script],
@@ -206,7 +213,7 @@ def test_start_in_a_folder_that_is_gone(bundle: Path, image: Path, bare: Path) -
 
 
 def test_many_at_once(bundles: dict[str, Path], image: Path, bare: Path) -> None:
-    command = [bare, "-c", "import vllm, state; print(state.state())"]
+    command = [bare, "-c", "import vllm.config, state; print(state.state())"]
     env = environment([bundles["zip"], image])
     running = [
         subprocess.Popen(

@@ -17,7 +17,7 @@ def test_a_file_and_standard_input_say_the_same() -> None:
     piped = hisparse_guard("inject", "-", stdin=text("deployment.yaml"))
     assert named.returncode == piped.returncode == 0
     assert named.stdout == piped.stdout
-    line = "container vllm of Deployment/vllm guarded: its image is vllm-openai"
+    line = "container vllm of Deployment/vllm: guard added, since it starts its image, vllm-openai"
     assert line in named.stderr and "sidecar" not in named.stderr
 
 

@@ -71,7 +71,10 @@ def test_init_containers_and_sidecars_are_left_alone() -> None:
 
 def test_container_takes_the_place_of_what_is_seen() -> None:
     result = inject(pod(RUNS[0], DOES_NOT[0]), Choice(frozenset({"c1"})))
-    assert result.changed == 1 and "container c1 of Pod/p guarded: named by" in result.lines[0]
+    assert (
+        result.changed == 1
+        and "container c1 of Pod/p: guard added, since --container names it" in result.lines[0]
+    )
 
 
 @pytest.mark.parametrize(
@@ -193,6 +196,33 @@ def test_what_keeps_the_guard_out_is_said(words: list[str], says: str | None) ->
     said = [line for line in result.lines if "NOT SHOWN TO BE GUARDED" in line]
     assert result.changed == 1
     assert (says is None and not said) or (says is not None and says in said[0]), result.lines
+
+
+def test_switched_off_by_the_manifest_is_said() -> None:
+    variable = {"name": "HISPARSE_GUARD_MODE", "value": " OFF "}
+    result = inject(pod({"image": "vllm/vllm-openai", "env": [variable]}))
+    assert any("NOT SHOWN" in line and "switch the guard off" in line for line in result.lines)
+
+
+def test_what_another_object_made_is_said() -> None:
+    source = yaml.safe_load(pod({"image": "vllm/vllm-openai"}))
+    source["metadata"]["ownerReferences"] = [{"kind": "ReplicaSet", "name": "vllm-1"}]
+    result = inject(yaml.safe_dump(source))
+    assert any("ReplicaSet/vllm-1 made it" in line for line in result.lines)
+
+
+def test_the_pod_that_submits_a_ray_job_is_left_alone() -> None:
+    cluster = yaml.safe_load(text("raycluster.yaml"))["spec"]
+    submitter = {"spec": {"containers": [{"name": "s", "image": "vllm/vllm-openai"}]}}
+    job = {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayJob",
+        "metadata": {"name": "j"},
+        "spec": {"submitterPodTemplate": submitter, "rayClusterSpec": cluster},
+    }
+    found = next(yaml.safe_load_all(inject(yaml.safe_dump(job)).text))["spec"]
+    assert found["submitterPodTemplate"] == submitter
+    assert "PYTHONPATH" in json.dumps(found["rayClusterSpec"]["headGroupSpec"])
 
 
 # What is not edited.
