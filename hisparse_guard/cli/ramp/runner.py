@@ -93,12 +93,8 @@ class Runner:
         except BadAnswer as error:
             if error.status not in (404, 405):
                 raise Ended(f"the server cannot be ramped: {error}") from None
-            self.result.not_shown.append("which models the server serves (no /v1/models)")
             models = {}
-        else:
-            if not models:
-                raise Ended("the server cannot be ramped: /v1/models lists no model")
-        if models and self._server.model not in models:
+        if self._server.model not in models:
             self.result.not_shown.append("that the server lists the model")
         limit = models.get(self._server.model, {}).get("max_model_len")
         if type(limit) is int and self._load.longest > limit:
@@ -318,7 +314,7 @@ class Runner:
             listed = await self._server.models()
             after["listed"] = self._server.model in listed or not was_listed
         except BadAnswer:
-            after["listed"] = not self.result.server["models"]
+            after["listed"] = not was_listed
         if after["probe"] is None and self.result.changed is None:
             try:
                 self.result.known["after"] = await self._known.check(
