@@ -22,6 +22,8 @@ from hisparse_guard.cli.ramp.stream import Stream
 CHECK_EVERY_S = 3.0
 # Bad checks in a row that make a dead engine.
 DEAD_AFTER = 3
+# One token alone may be a part of a character and show no text.
+PROBE_PROMPT, PROBE_TOKENS = "1, 2, 3, 4,", 8
 # No request moved for so long: the engine is probed.
 STILL_S = 60.0
 
@@ -158,7 +160,9 @@ class Runner:
         self.result.not_shown.append("prompts of exactly --isl tokens (sent as words)")
         text = words(random.Random(self._load.seed), CALIBRATION_WORDS)
         try:
-            stream = await self._server.complete(text, 1, deadline_s=self._probe_timeout_s)
+            stream = await self._server.complete(
+                text, PROBE_TOKENS, deadline_s=self._probe_timeout_s
+            )
         except BadAnswer as error:
             raise Ended(f"the server answers no request: {error}") from None
         if stream.usage is None:
@@ -294,9 +298,11 @@ class Runner:
                 return found
 
     async def _probe(self) -> str | None:
-        """Asks for a token. None where it came, else what happened instead."""
+        """Asks for a few tokens. None where they came, else what happened instead."""
         try:
-            await self._server.complete("1, 2, 3, 4,", 1, deadline_s=self._probe_timeout_s)
+            await self._server.complete(
+                PROBE_PROMPT, PROBE_TOKENS, deadline_s=self._probe_timeout_s
+            )
         except BadAnswer as error:
             return f"the probe request fails: {error}"
         return None
