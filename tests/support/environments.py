@@ -222,6 +222,12 @@ def opentelemetry_path() -> Path:
     return _folder("opentelemetry", version, [*packages, "wrapt==2.5.2"])
 
 
+def accelerate_path() -> Path:
+    """A folder for ``sys.path`` with what `transformers serve` needs beside the server
+    environment."""
+    return _folder("accelerate", "1.16.0", ["accelerate==1.16.0", "psutil==7.2.2"])
+
+
 def server_python() -> Path:
     """The interpreter of an environment whose `vllm serve` really serves, on the CPU (0.32.0)."""
     interpreter = venv("server", requirements("server"), options=("--no-deps",))

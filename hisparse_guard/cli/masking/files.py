@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from hisparse_guard.cli.masking import policy
 from hisparse_guard.cli.masking.masker import Masker
@@ -38,7 +38,7 @@ def _open(path: Path) -> IO[bytes]:
     with path.open("rb") as file:
         head = file.read(6)
     if head[:2] == b"\x1f\x8b":
-        return gzip.GzipFile(path, "rb")
+        return cast("IO[bytes]", gzip.open(path, "rb"))
     if head[:3] == b"BZh":
         return bz2.open(path, "rb")
     if head == b"\xfd7zXZ\0":

@@ -95,15 +95,13 @@ class Masker:
                 found[shown] = self._variable(str(named), one, depth)
             elif key.lower() in ("env", "environment") and not isinstance(one, (dict, list)):
                 found[shown] = self._variable(text, one, depth)
-            elif (
-                is_secret_name(text) and not isinstance(one, (dict, list)) and one is not None
-            ) or (inside and isinstance(one, str)):
+            elif isinstance(one, (dict, list)) or one is None:
+                place = key if is_secret_name(key) else text
+                found[shown] = self.document(one, place, depth + 1)
+            elif inside or is_secret_name(text):
                 found[shown] = self.hide(one, secret=True)
             else:
-                place = inside if isinstance(one, str) and inside else text
-                if is_secret_name(key):
-                    place = key
-                found[shown] = self.document(one, place, depth + 1)
+                found[shown] = self.document(one, text, depth + 1)
         return found
 
     def _variable(self, name: str, value: Any, depth: int) -> Any:
@@ -132,9 +130,7 @@ class Masker:
         lowered = key.lower()
         if lowered in _COMMAND_KEYS:
             return self.script(text)
-        if lowered in policy.NAME_KEYS and (
-            policy.harmless_name(text) if lowered != "image" else False
-        ):
+        if lowered in policy.NAME_KEYS and policy.harmless_name(text):
             return text
         return self.hide(text)
 
@@ -195,7 +191,7 @@ class Masker:
         assigned = _ASSIGNMENT.fullmatch(value)
         if assigned:
             return self._assignment(assigned)
-        user, colon, password = value.partition(":")
+        _, colon, password = value.partition(":")
         if colon:
             self._vault.add(password)
         return self.hide(value, secret=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 from hisparse_guard.cli.masking.text import is_secret_name
 
@@ -18,309 +19,53 @@ _SHAPES = re.compile(
 
 # Words that vLLM, HiSparse, NCCL, Kubernetes and Compose use for themselves.
 WORDS = frozenset(
-    [
-        "trtllm",
-        "mnnvl",
-        "keep",
-        "enforce",
-        "observe",
-        "strict",
-        "info",
-        "debug",
-        "warn",
-        "warning",
-        "error",
-        "trace",
-        "spawn",
-        "fork",
-        "forkserver",
-        "mp",
-        "ray",
-        "uni",
-        "external_launcher",
-        "float16",
-        "bfloat16",
-        "float32",
-        "half",
-        "fp8",
-        "fp8_e4m3",
-        "fp8_e5m2",
-        "nvfp4",
-        "mxfp4",
-        "int8",
-        "awq",
-        "gptq",
-        "modelopt",
-        "dummy",
-        "safetensors",
-        "pt",
-        "flashinfer",
-        "flash_attn",
-        "flashmla",
-        "flashmla_sparse",
-        "xformers",
-        "triton",
-        "cutlass",
-        "deepep",
-        "pplx",
-        "naive",
-        "allgather_reducescatter",
-        "piecewise",
-        "full",
-        "full_and_piecewise",
-        "full_decode_only",
-        "kv_both",
-        "kv_producer",
-        "kv_consumer",
-        "multiconnector",
-        "nixlconnector",
-        "hisparseconnector",
-        "offloadingconnector",
-        "lmcacheconnectorv1",
-        "hermes",
-        "mistral",
-        "openai",
-        "deepseek_v3",
-        "deepseek_r1",
-        "deepseek_v32",
-        "glm45",
-        "glm47",
-        "cpu",
-        "cuda",
-        "gpu",
-        "host",
-        "local",
-        "disabled",
-        "enabled",
-        "default",
-        "lru",
-        "fcfs",
-        "priority",
-        "xgrammar",
-        "guidance",
-        "outlines",
-        "eagle",
-        "eagle3",
-        "mtp",
-        "deepseek_mtp",
-        "ngram",
-        "medusa",
-        "tcp",
-        "udp",
-        "sctp",
-        "http",
-        "https",
-        "exec",
-        "always",
-        "never",
-        "ifnotpresent",
-        "onfailure",
-        "on-failure",
-        "unless-stopped",
-        "clusterip",
-        "nodeport",
-        "loadbalancer",
-        "headless",
-        "clusterfirst",
-        "clusterfirstwithhostnet",
-        "rollingupdate",
-        "recreate",
-        "ordereddready",
-        "parallel",
-        "memory",
-        "hugepages",
-        "noschedule",
-        "noexecute",
-        "preferchedule",
-        "exists",
-        "equal",
-        "in",
-        "notin",
-        "doesnotexist",
-        "readwriteonce",
-        "readwritemany",
-        "readonlymany",
-        "filesystem",
-        "block",
-        "retain",
-        "delete",
-        "runtimedefault",
-        "unconfined",
-        "opaque",
-        "simple",
-        "notify",
-        "forking",
-        "oneshot",
-        "idle",
-        "service",
-        "bridge",
-        "v1",
-        "v1beta1",
-        "apps/v1",
-        "batch/v1",
-        "v1alpha1",
-        "networking.k8s.io/v1",
-        "rbac.authorization.k8s.io/v1",
-        "ray.io/v1",
-        "leaderworkerset.x-k8s.io/v1",
-        "serving.kserve.io/v1beta1",
-        "autoscaling/v2",
-        "policy/v1",
-        "deployment",
-        "statefulset",
-        "daemonset",
-        "job",
-        "cronjob",
-        "pod",
-        "replicaset",
-        "leaderworkerset",
-        "raycluster",
-        "rayservice",
-        "inferenceservice",
-        "configmap",
-        "secret",
-        "service",
-        "list",
-        "namespace",
-        "ingress",
-        "sys_ptrace",
-        "ipc_lock",
-        "sys_admin",
-        "nvidia",
-        "all",
-    ]
+    """
+    trtllm mnnvl keep enforce observe strict info debug warn warning error trace spawn fork
+    forkserver mp ray uni external_launcher float16 bfloat16 float32 half fp8 fp8_e4m3 fp8_e5m2
+    nvfp4 mxfp4 int8 awq gptq modelopt dummy safetensors pt flashinfer flash_attn flashmla
+    flashmla_sparse xformers triton cutlass deepep pplx naive allgather_reducescatter piecewise full
+    full_and_piecewise full_decode_only kv_both kv_producer kv_consumer multiconnector nixlconnector
+    hisparseconnector offloadingconnector lmcacheconnectorv1 hermes mistral openai deepseek_v3
+    deepseek_r1 deepseek_v32 glm45 glm47 cpu cuda gpu host local disabled enabled default lru fcfs
+    priority xgrammar guidance outlines eagle eagle3 mtp deepseek_mtp ngram medusa
+    tcp udp sctp http https exec always never ifnotpresent onfailure on-failure unless-stopped
+    clusterip nodeport loadbalancer headless clusterfirst clusterfirstwithhostnet rollingupdate
+    recreate ordereddready parallel memory hugepages noschedule noexecute preferchedule exists equal
+    in notin doesnotexist readwriteonce readwritemany readonlymany filesystem block retain delete
+    runtimedefault unconfined opaque simple notify forking oneshot idle service bridge v1 v1beta1
+    apps/v1 batch/v1 v1alpha1 networking.k8s.io/v1 rbac.authorization.k8s.io/v1 ray.io/v1
+    leaderworkerset.x-k8s.io/v1 serving.kserve.io/v1beta1 autoscaling/v2 policy/v1
+    deployment statefulset daemonset job cronjob pod replicaset leaderworkerset raycluster
+    rayservice inferenceservice configmap secret service list namespace ingress
+    sys_ptrace ipc_lock sys_admin nvidia all
+    """.split()  # noqa: SIM905
 )
 
 # Commands and their own words, as they stand in a serve script.
 COMMANDS = frozenset(
-    [
-        "vllm",
-        "serve",
-        "bench",
-        "python",
-        "python3",
-        "bash",
-        "sh",
-        "exec",
-        "env",
-        "export",
-        "set",
-        "unset",
-        "source",
-        "cd",
-        "if",
-        "then",
-        "else",
-        "elif",
-        "fi",
-        "for",
-        "do",
-        "done",
-        "while",
-        "in",
-        "case",
-        "esac",
-        "function",
-        "return",
-        "exit",
-        "true",
-        "false",
-        "sleep",
-        "echo",
-        "printf",
-        "test",
-        "nohup",
-        "numactl",
-        "taskset",
-        "docker",
-        "run",
-        "compose",
-        "up",
-        "kubectl",
-        "apply",
-        "curl",
-        "wget",
-        "sshpass",
-        "ssh",
-        "scp",
-        "login",
-        "git",
-        "huggingface-cli",
-        "hf",
-        "pip",
-        "install",
-        "uv",
-        "hisparse-guard",
-        "ramp",
-        "triage",
-        "report",
-        "doctor",
-        "tee",
-        "trap",
-        "kill",
-        "wait",
-        "mkdir",
-        "chmod",
-        "local",
-        "declare",
-        "readonly",
-        "eval",
-        "sudo",
-        "su",
-        "nvidia-smi",
-        "ray",
-        "start",
-        "head",
-        "torchrun",
-        "!",
-        "[",
-        "]",
-        "[[",
-        "]]",
-        "&&",
-        "||",
-        ";",
-        "|",
-        "&",
-        "(",
-        ")",
-        "{",
-        "}",
-        ">",
-        ">>",
-        "<",
-        "2>",
-        "2>&1",
-        ";;",
-        "then:",
-        "vllm.entrypoints.openai.api_server",
-    ]
+    """
+    vllm serve bench python python3 bash sh exec env export set unset source cd if then else elif fi
+    for do done while in case esac function return exit true false sleep echo printf test nohup
+    numactl taskset docker run compose up kubectl apply curl wget sshpass ssh scp login git
+    huggingface-cli hf
+    pip install uv hisparse-guard ramp triage report doctor tee trap kill wait mkdir chmod
+    local declare readonly eval sudo su nvidia-smi ray start head torchrun ! [ ] [[ ]] && ||
+    ; | & ( ) { } > >> < 2> 2>&1 ;; then: vllm.entrypoints.openai.api_server
+    """.split()  # noqa: SIM905
 )
 
 # Flags whose value is an ordinary name and says much about a fault.
 NAME_FLAGS = frozenset(
-    [
-        "--model",
-        "--served-model-name",
-        "--dtype",
-        "--kv-cache-dtype",
-        "--quantization",
-        "--attention-backend",
-        "--distributed-executor-backend",
-        "--load-format",
-        "--tokenizer-mode",
-        "--reasoning-parser",
-        "--tool-call-parser",
-        "--all2all-backend",
-        "--moe-backend",
-        "--mamba-cache-dtype",
-        "--optimization-level",
-    ]
+    """
+    --model --served-model-name --dtype --kv-cache-dtype --quantization --attention-backend
+    --distributed-executor-backend --load-format --tokenizer-mode --reasoning-parser
+    --tool-call-parser --all2all-backend --moe-backend --mamba-cache-dtype --optimization-level
+    """.split()  # noqa: SIM905
 )
 
 # Keys of manifests whose value is a name that the manifest needs to be read.
 NAME_KEYS = frozenset(
-    ["name", "containerport", "image", "key", "kv_connector", "kv_role", "kind", "apiversion"]
+    ("name", "containerport", "key", "kv_connector", "kv_role", "kind", "apiversion")
 )
 
 _ENVIRONMENT = re.compile(
@@ -341,7 +86,7 @@ def looks_random(text: str) -> bool:
             continue
         kinds = ["d" if c.isdigit() else "u" if c.isupper() else "l" for c in piece]
         digits = kinds.count("d")
-        changes = sum(one != two for one, two in zip(kinds, kinds[1:], strict=False))
+        changes = sum(one != two for one, two in pairwise(kinds))
         if 2 <= digits < len(piece) and changes >= 4:
             return True
         if changes >= 5 and changes * 2 > len(piece):

@@ -15,7 +15,7 @@ def secrets_in(texts: Mapping[str, str]) -> list[tuple[str, int, str, str]]:
     Raises:
         OSError: no room for a copy of the texts.
     """
-    from detect_secrets import SecretsCollection
+    from detect_secrets.core.secrets_collection import SecretsCollection
     from detect_secrets.settings import default_settings
 
     found = []

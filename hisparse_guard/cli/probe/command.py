@@ -9,7 +9,7 @@ from typing import NoReturn
 
 
 def command() -> None:
-    """Ask a server for a few real tokens within a deadline (for Kubernetes exec probes)."""
+    """Ask a server for a few real tokens within a deadline."""
     # Only for the overview of commands: `main` runs before typer is imported.
     main(["--help"])
 

@@ -22,6 +22,8 @@ from hisparse_guard.cli.ramp.stream import Stream
 CHECK_EVERY_S = 3.0
 # Bad checks in a row that make a dead engine.
 DEAD_AFTER = 3
+# One token alone may be a part of a character and show no text.
+PROBE_PROMPT, PROBE_TOKENS = "1, 2, 3, 4,", 8
 # No request moved for so long: the engine is probed.
 STILL_S = 60.0
 
@@ -93,12 +95,8 @@ class Runner:
         except BadAnswer as error:
             if error.status not in (404, 405):
                 raise Ended(f"the server cannot be ramped: {error}") from None
-            self.result.not_shown.append("which models the server serves (no /v1/models)")
             models = {}
-        else:
-            if not models:
-                raise Ended("the server cannot be ramped: /v1/models lists no model")
-        if models and self._server.model not in models:
+        if self._server.model not in models:
             self.result.not_shown.append("that the server lists the model")
         limit = models.get(self._server.model, {}).get("max_model_len")
         if type(limit) is int and self._load.longest > limit:
@@ -162,7 +160,9 @@ class Runner:
         self.result.not_shown.append("prompts of exactly --isl tokens (sent as words)")
         text = words(random.Random(self._load.seed), CALIBRATION_WORDS)
         try:
-            stream = await self._server.complete(text, 1, deadline_s=self._probe_timeout_s)
+            stream = await self._server.complete(
+                text, PROBE_TOKENS, deadline_s=self._probe_timeout_s
+            )
         except BadAnswer as error:
             raise Ended(f"the server answers no request: {error}") from None
         if stream.usage is None:
@@ -298,9 +298,11 @@ class Runner:
                 return found
 
     async def _probe(self) -> str | None:
-        """Asks for a token. None where it came, else what happened instead."""
+        """Asks for a few tokens. None where they came, else what happened instead."""
         try:
-            await self._server.complete("1, 2, 3, 4,", 1, deadline_s=self._probe_timeout_s)
+            await self._server.complete(
+                PROBE_PROMPT, PROBE_TOKENS, deadline_s=self._probe_timeout_s
+            )
         except BadAnswer as error:
             return f"the probe request fails: {error}"
         return None
@@ -318,7 +320,7 @@ class Runner:
             listed = await self._server.models()
             after["listed"] = self._server.model in listed or not was_listed
         except BadAnswer:
-            after["listed"] = not self.result.server["models"]
+            after["listed"] = not was_listed
         if after["probe"] is None and self.result.changed is None:
             try:
                 self.result.known["after"] = await self._known.check(

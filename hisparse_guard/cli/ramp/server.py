@@ -89,11 +89,9 @@ class Server:
         listed = found.get("data") if isinstance(found, dict) else None
         if not isinstance(listed, list):
             raise BadAnswer("wrong answer", "/v1/models: no list of models")
-        return {
-            one["id"]: one
-            for one in listed
-            if isinstance(one, dict) and isinstance(one.get("id"), str)
-        }
+        if not all(isinstance(one, dict) and isinstance(one.get("id"), str) for one in listed):
+            raise BadAnswer("wrong answer", "/v1/models: a model without a name")
+        return {one["id"]: one for one in listed}
 
     async def signs(self) -> dict[str, Signs]:
         """Who answers, by address."""

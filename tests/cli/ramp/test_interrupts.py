@@ -54,7 +54,7 @@ def test_signals(slow: Stub, tmp_path: Path, number: signal.Signals) -> None:
     running = Ramp(tmp_path, slow.url, MODEL, *WORDS, "--archive", archive)
     await_load(slow)
     running.signal(number)
-    out, err = running.process.communicate(timeout=GONE_S)
+    _, err = running.process.communicate(timeout=GONE_S)
     assert running.process.returncode == 130
     assert "Traceback" not in err and "was not written: the ramp was interrupted" in err
     partial(json.loads(running.json.read_text()))
