@@ -55,7 +55,10 @@ class _Recorder:
 
     def record(self, event: Event) -> bool:
         """Counts an event and writes it where its content is new; whether it is."""
-        key = event._replace(left_s=None) if isinstance(event, events.ContextMiss) else event
+        key = event
+        if isinstance(event, events.ContextMiss):
+            # The call site and what it got; not by which way and how long after.
+            key = event._replace(stack=(), left_at=None, left_s=None)
         with self.lock:
             counted = self.counts.get(key)
             if counted is None:

@@ -65,10 +65,10 @@ def resolved(event: Resolved) -> Line | None:
             f"{choice if event.pinned is None else 'what vLLM resolved at init'}.{observed} "
             f"HISPARSE_GUARD_MULTINODE: none is safe and slower; keep leaves mnnvl: {_RACES}"
         )
-    if event.rule == "hisparse" and event.target == "none":
+    if event.rule in ("hisparse", "context-miss") and event.target == "none":
         return INFO, (
-            "no FlashInfer all-reduce under HiSparse, by HISPARSE_GUARD_BACKEND=none: vLLM uses "
-            f"its other all-reduce.{observed}"
+            "no FlashInfer all-reduce under HiSparse (HISPARSE_GUARD_BACKEND=none, or as vLLM "
+            f"resolved at init): vLLM uses its other all-reduce.{observed}"
         )
     return None
 
