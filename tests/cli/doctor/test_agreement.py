@@ -31,9 +31,10 @@ CLASSES = {
 RUNNING = """
 import json
 import vllm
-import hisparse_guard
+
 from hisparse_guard.runtime import telemetry
-print(json.dumps([hisparse_guard.injected_via, telemetry.labels()[0].label]))
+armed = telemetry._recorder.armed()
+print(json.dumps([armed.how, armed.build_class]))
 """
 
 
