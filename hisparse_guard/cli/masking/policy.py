@@ -64,9 +64,7 @@ NAME_FLAGS = frozenset(
 )
 
 # Keys of manifests whose value is a name that the manifest needs to be read.
-NAME_KEYS = frozenset(
-    ("name", "containerport", "key", "kv_connector", "kv_role", "kind", "apiversion")
-)
+NAME_KEYS = frozenset(("name", "kv_connector", "kv_role"))
 
 _ENVIRONMENT = re.compile(
     r"(?:VLLM|HISPARSE_GUARD|FLASHINFER|CUDA|NCCL|NVIDIA|TORCH|PYTORCH|TORCHINDUCTOR|UCX|NIXL|RAY|OMP|"

@@ -7,7 +7,8 @@ import re
 from typing import Any
 
 from hisparse_guard.cli.masking import policy
-from hisparse_guard.cli.masking.text import MASK, is_secret_name, mask
+from hisparse_guard.cli.masking.masker import Masker
+from hisparse_guard.cli.masking.text import MASK, is_secret_name, mask_loosely
 from hisparse_guard.cli.masking.vault import Vault
 
 # Colours, titles, and everything else that a terminal would not show.
@@ -73,10 +74,12 @@ class Prose:
 
     def text(self, text: str) -> str:
         found: list[str] = []
-        text = mask(text, found)
+        text = mask_loosely(text, found)
         self.count += text.count(MASK)
         for value in found:
-            self._vault.add(value)
+            # A word of prose is no secret to look for elsewhere.
+            if not value.isalpha() or not value.islower():
+                self._vault.add(value)
         text = _URL.sub(self._url, text)
         return _WORD.sub(self._word, text)
 
@@ -116,6 +119,12 @@ class Prose:
         if isinstance(value, str):
             return "\n".join(self.text(_CONTROL.sub("", one)) for one in value.split("\n"))
         if isinstance(value, list):
+            if all(isinstance(one, str) for one in value) and any(o[:1] == "-" for o in value):
+                # An argument list: a flag and its value are two strings.
+                masker = Masker(self._vault)
+                words = masker.words(value)
+                self.count += masker.count
+                return words
             return [self.document(one, key) for one in value]
         if isinstance(value, dict):
             named = value.get("name")

@@ -31,7 +31,8 @@ _NOT_SECRET = re.compile(
 
 _BACK = r"\\{0,16}"
 _QUOTED = rf"b?{_BACK}\"[^\"\n]*?{_BACK}\"|b?{_BACK}'[^'\n]*?{_BACK}'"
-_VALUE = rf"\[[^\]\n]*\]|\([^)\n]*\)|{_QUOTED}|[^\s,;'\"\]}})&]+"
+_GROUP = r"\[[^\]\n]*\]|\([^)\n]*\)|\{[^{}\n]*\}|[A-Za-z]{1,20}\([^)\n]*\)"
+_VALUE = rf"{_GROUP}|{_QUOTED}|[^\s,;'\"\]}})&]+"
 _ASSIGNED = re.compile(
     rf"(?P<name>\b{_NAME})(?P<link>{_BACK}['\"]?\s*(?:=>|[:=])\s*)"
     rf"(?P<value>(?:(?:Bearer|Basic|Token)\s+)?(?:{_VALUE}))",
@@ -82,6 +83,13 @@ _HINT = re.compile(
     re.I,
 )
 _PARTS = re.compile(r"[^\s,'\"\\\[\](){}*]{6,}")
+# Everything that follows a secret name, in a text that is to be given away.
+_LOOSE = re.compile(
+    rf"(?P<name>(?<!\w)(?:{_NAME}|api key))"
+    r"(?P<link>(?:[\s'\"\\:=,>()\[\]{}-]|%3D|\bis\b){1,24})"
+    r"(?P<value>[^\s'\"\\,;()\[\]{}<>&%=:*]{3,})",
+    re.I,
+)
 _SECRET_NAME = re.compile(rf"^-{{0,2}}{_NAME}$", re.I)
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z][a-z])")
 
@@ -121,6 +129,19 @@ def mask(text: str, found: list[str] | None = None) -> str:
         text = pattern.sub(replace, text)
     text = _LETTER.sub(replace, text)
     return _SHAPES.sub(replace_shape, text)
+
+
+def mask_loosely(text: str, found: list[str]) -> str:
+    """`mask`, and what else follows a secret name: rather a word too many than a secret."""
+
+    def replace(match: re.Match[str]) -> str:
+        if _NOT_SECRET.search(match["name"]) or match["value"].isdigit():
+            return match[0]
+        found.append(match["value"])
+        return f"{match['name']}{match['link']}{MASK}"
+
+    text = mask(text, found)
+    return _LOOSE.sub(replace, text) if _HINT.search(text) else text
 
 
 def mask_environment(environment: Mapping[str, str]) -> dict[str, str]:

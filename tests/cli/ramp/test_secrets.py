@@ -129,6 +129,13 @@ LOGS: dict[str, str] = {
     "carriage return": f"INFO x\rapi_key={S}",
     "zero width": f"INFO api_\u200bkey={S}",
     "suffix": f"INFO OPENAI_API_KEY_PROD={S} MY_PW={S} DB_PASS: {S}",
+    "a sentence": f"INFO Using password {S} for login, api key is: {WORD}",
+    "xml": f"<password>{S}</password>",
+    "argv": f"INFO argv ['vllm', '--api-key', '{S}', '--port']",
+    "argv in json": json.dumps({"args": ["--api-key", S, WORD]}),
+    "percent": f"INFO password%3D{S}%26",
+    "pydantic": f"INFO Settings(api_key=SecretStr('{S}'), x=1)",
+    "nested": f"INFO {{'auth': {{'user': 'x', 'value': '{S}'}}}}",
     "environ": f"environ({{'HF_TOKEN_READ': '{S}', 'AWS_SECRET_ACCESS_KEY': '{S}'}})",
 }
 
