@@ -95,7 +95,7 @@ def switch(on: bool, function: Any = None) -> None:
         function: the one whose wrapper is switched; all where it is None.
     """
     held = {}
-    for guarded in _guarded.values():
+    for guarded in list(_guarded.values()):
         original = guarded.__wrapped__
         if function is None or function is original:
             guarded._self_on = on
@@ -111,7 +111,7 @@ def switch(on: bool, function: Any = None) -> None:
 
 def lost_patches() -> Iterator[str]:
     """The functions whose wrapper somebody else has taken off, by qualified name."""
-    for (module, name), guarded in _guarded.items():
+    for (module, name), guarded in list(_guarded.items()):
         held = namespace(sys.modules[module]).get(name) if module in sys.modules else guarded
         if guarded._self_on and not is_guarded(held):
             yield f"{module}.{name}"
