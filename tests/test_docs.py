@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from hisparse_guard import __version__
 from hisparse_guard.cli.app import COMMANDS
-from hisparse_guard.runtime import settings
-from hisparse_guard.runtime.telemetry import messages
+from hisparse_guard.runtime import decision, settings
+from hisparse_guard.runtime.telemetry import build_class, messages
 from tests.support.bundles import hisparse_guard
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -58,6 +60,12 @@ def test_settings_and_their_values() -> None:
     folder = documented.pop(settings.EVIDENCE_DIR)
     assert folder == []
     assert documented == {settings.PREFIX + n: list(v) for n, v in settings.CHOICES.items()}
+
+
+def test_rules_and_build_classes() -> None:
+    answers, classes = section("Settings").split("\n### ")[1:]
+    assert {quoted(rule)[0] for _, rule, _ in rows(answers)[1:]} == set(get_args(decision.Rule))
+    assert {quoted(label)[0] for label, _ in rows(classes)} == set(get_args(build_class.BuildClass))
 
 
 def test_every_documented_log_line_is_in_the_code() -> None:
@@ -130,3 +138,10 @@ def test_sizes() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= LONGEST_README
     for page in (ROOT / "docs/how-to").glob("*.md"):
         assert len(page.read_text().splitlines()) <= 60, page
+
+
+def test_the_version_is_this_one() -> None:
+    assert f"\n## {__version__} (" in (ROOT / "CHANGELOG.md").read_text()
+    for page in PAGES:
+        for version in re.findall(r"hisparse-guard-(\d[\w.]*)\.zip", page.read_text()):
+            assert version == __version__, page
