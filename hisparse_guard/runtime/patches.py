@@ -127,7 +127,8 @@ def get_workspace(kind: str) -> Callable[..., Any]:
             with internal_errors(f"the workspace is not verified; {_UNSAFE}"):
                 if state.hisparse:
                     telemetry.workspace_given_out(kind, workspace, group)
-                patching.switch(False, wrapped)
+                if state.is_settled(workspace, group):
+                    patching.switch(False, wrapped)
         return workspace
 
     return wrapper

@@ -97,6 +97,13 @@ class ProcessState:
         chosen = env_backend() if self.hisparse else None
         return TRTLLM if chosen == "auto" else chosen
 
+    def is_settled(self, workspace: Any, group: Any) -> bool:
+        """Whether a getter's answer needs no further look: nothing is wrong that can be put right."""
+        wrong = workspace is not None and workspace_backend(workspace) != self.expected_backend(
+            group
+        )
+        return not (wrong and self.hisparse and self.read_settings().mode != "observe")
+
     def chose_none(self, group: Any) -> bool:
         """Whether the guard decided that this group gets no FlashInfer all-reduce."""
         decision = self.last_decision(group)
