@@ -98,11 +98,10 @@ class ProcessState:
         return TRTLLM if chosen == "auto" else chosen
 
     def is_settled(self, workspace: Any, group: Any) -> bool:
-        """Whether a getter's answer needs no further look: nothing is wrong that can be put right."""
-        wrong = workspace is not None and workspace_backend(workspace) != self.expected_backend(
-            group
-        )
-        return not (wrong and self.hisparse and self.read_settings().mode != "observe")
+        """Whether what a getter gave out needs no further look."""
+        if workspace is None or not self.hisparse or self.read_settings().mode == "observe":
+            return True
+        return workspace_backend(workspace) == self.expected_backend(group)
 
     def chose_none(self, group: Any) -> bool:
         """Whether the guard decided that this group gets no FlashInfer all-reduce."""
