@@ -34,7 +34,7 @@ def command(
         bool, typer.Option("--joined", help="The files are pieces of one log, oldest first.")
     ] = False,
 ) -> None:
-    """Say whether a vLLM server is all right by its log, and name the fault that it shows.
+    """Say by its log whether a server is all right.
 
     Exit codes: 0 shown to be healthy, 1 a fault named, 3 no vLLM log in what was given, 4 not
     shown to be healthy (trouble that it does not know, or a log that does not tell).
