@@ -312,7 +312,7 @@ class Rank:
             "collectives": self.options["collectives"],
             "multicast": {name: os.environ.get(name) for name in MULTICAST},
             "vllm's compiled operators": self.extension,
-            "guard": "hisparse_guard.runtime.hooks" in sys.modules,
+            "guard": "hisparse_guard.runtime.activate" in sys.modules,
         }
         if not self.dry and self.options["collectives"] == "nccl":
             found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))

@@ -17,15 +17,14 @@ class Worker:
 
         import vllm.config  # noqa: F401
 
-        arm = sys.modules.get("hisparse_guard.runtime.arm")
-        at_import = bool(arm and arm._armed)
+        active = "hisparse_guard.runtime.activate"
+        at_import = active in sys.modules
         if plugins:
             for entry in importlib.metadata.entry_points(group="vllm.general_plugins"):
                 entry.load()()
-        arm = sys.modules.get("hisparse_guard.runtime.arm")
         return {
             "at_import": at_import,
-            "armed": bool(arm and arm._armed),
+            "armed": active in sys.modules,
             "wrapt": "wrapt" in sys.modules,
             "mode": os.environ.get("HISPARSE_GUARD_MODE"),
             "parent": os.getppid() != int(os.environ["DRIVER_PID"]),
