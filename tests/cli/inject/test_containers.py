@@ -269,6 +269,11 @@ def test_the_pod_that_submits_a_ray_job_is_left_alone() -> None:
             "whose value is no text",
         ),
         (text("merge-keys.yaml"), "cannot be edited in place"),
+        # A line break behind it would be part of the value.
+        (
+            pod({"image": "vllm/vllm-openai"}) + "---\nkind: X\ntext: |\n  last",
+            "ends within a block scalar",
+        ),
     ],
 )
 def test_refused_in_one_line(source: str, says: str) -> None:
@@ -313,3 +318,19 @@ def test_a_record_that_is_not_ours(record: str) -> None:
     )
     with pytest.raises(Refused, match="cannot be read"):
         inject(source)
+
+
+def test_an_object_guarded_before_keeps_its_guard_or_it_is_said() -> None:
+    """The choice of a second run may leave out what an earlier one guarded."""
+    both = text("deployment.yaml") + "---\n" + pod(RUNS[0])
+    once = inject(both).text
+    unchosen = inject(once, Choice(frozenset({"no-such"})))
+    assert (unchosen.changed, unchosen.text) == (0, once)
+    with pytest.raises(Refused, match="would lose its guard"):
+        inject(once, Choice(frozenset({"c0"})))
+
+
+def test_a_configmap_alone_stays() -> None:
+    configmap = inject(pod(RUNS[0])).text.partition("---\n")[2]
+    assert "kind: ConfigMap" in configmap
+    assert inject(configmap).text == configmap
