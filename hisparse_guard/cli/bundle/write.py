@@ -11,6 +11,7 @@ from hisparse_guard.cli import manifest
 from hisparse_guard.cli.bundle.build import Contents, Unbundled, zipped
 from hisparse_guard.cli.bundle.configmap import ENTRY
 from hisparse_guard.cli.bundle.configmap import configmap as configmap_of
+from hisparse_guard.cli.output import printable
 
 
 def check_destination(dest: Path, *, on_path: bool) -> None:
@@ -20,8 +21,12 @@ def check_destination(dest: Path, *, on_path: bool) -> None:
         on_path: it is to stand on PYTHONPATH.
 
     Raises:
-        Unbundled: it exists, has no folder to be in, or cannot stand on PYTHONPATH.
+        Unbundled: it exists, has no folder to be in, cannot be printed, or cannot stand on
+            PYTHONPATH.
     """
+    # The line with its sha256 is for terminals, and for `sha256sum --check`.
+    if not str(dest).isprintable():
+        raise Unbundled(f"{printable(str(dest))} holds what cannot be printed: choose another name")
     if dest.exists() or dest.is_symlink():
         raise _exists(dest)
     if not dest.absolute().parent.is_dir():

@@ -150,8 +150,13 @@ def _why_not(container: dict[str, Any], names: set[str]) -> str:
 
 
 _OWN_PYTHONPATH = re.compile(r"\bPYTHONPATH=(?![^\s;&|]*\$\{?PYTHONPATH)")
-_CLEARED = re.compile(r"\benv\s+(?:-i|-|--ignore-environment)(?:\s|$)|\bunset\s+PYTHONPATH\b")
-_CLEARED_WORD = re.compile(r"\benv\s+(?:-u\s*|--unset[= ])PYTHONPATH\b")
+# Options and assignments of `env` before the one that matters.
+_ENV = r"\benv\s+(?:(?:-u\s+\w+|-\S+|[^-\s=][^\s=]*=\S*)\s+)*?"
+_CLEARED = re.compile(
+    _ENV + r"(?:-i|-|--ignore-environment|(?:-u\s*|--unset[= ])PYTHONPATH)(?:\s|$)"
+    r"|\bunset\s[^;&|\n]{0,500}\bPYTHONPATH\b"
+    r"|\b(?:sudo|su\s+(?:-l?|--login))\s[^;&|\n]{0,500}\bvllm\b"
+)
 _ISOLATED = re.compile(r"\bpython[\d.]*\s+(?:-[A-Za-z]+\s+)*-[A-Za-z]*[IE]")
 
 
@@ -163,7 +168,7 @@ def hazards(container: dict[str, Any], entry: str) -> list[str]:
         found.append("its own variables switch the guard off: take HISPARSE_GUARD_MODE out there")
     if _OWN_PYTHONPATH.search(text):
         found.append(f"its command sets PYTHONPATH itself: write PYTHONPATH={entry}:… there")
-    if _CLEARED.search(text) or _CLEARED_WORD.search(text):
+    if _CLEARED.search(text):
         found.append(
             f"its command takes PYTHONPATH out of the environment: add PYTHONPATH={entry} there"
         )

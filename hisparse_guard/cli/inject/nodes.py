@@ -243,6 +243,9 @@ def _compose(text: str, offset: int, found: list[Document], *, is_json: bool) ->
         if root is not None and root.kind == "scalar" and root.data is None:
             root = None
         start = event.start_mark.index + offset
+        if not (event.explicit or is_json):
+            # An indentation belongs to the document.
+            start = max(text.rfind("\n", 0, start), text.rfind("\r", 0, start)) + 1
         if found:
             found[-1].end = start
         found.append(Document(number, start, offset + len(text), root, is_json))

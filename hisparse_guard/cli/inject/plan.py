@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -124,14 +125,16 @@ class Plan:
             raise Refused("metadata.annotations is no mapping")
 
     def _pointer(self, path: Path) -> str:
-        """`path` within the object; list items by their name, which outlives a new order."""
+        """`path` within the object; list items by their name, which outlives a new order, where
+        no other item has it."""
         steps: list[str | int] = []
         found: Any = self.data
         for step in path[len(self.base) :]:
             if isinstance(found, list) and isinstance(step, int):
-                found = found[step]
-                name = found.get("name") if isinstance(found, dict) else None
-                steps.append(name if isinstance(name, str) else step)
+                names = [item.get("name") if isinstance(item, dict) else None for item in found]
+                found, name = found[step], names[step]
+                unique = names.count(name) == 1
+                steps.append(name if isinstance(name, str) and unique else step)
             else:
                 found = found.get(step) if isinstance(found, dict) else None
                 steps.append(step)
@@ -300,7 +303,9 @@ def undo(found: KubernetesObject, record: dict[str, Any]) -> list[Edit]:
 
 
 def _empty(source: str) -> Any:
-    return {"[": [], "{": {}}.get(source[:1])
+    # Behind an anchor and a tag.
+    plain = re.sub(r"^(?:[&!]\S*\s+)*", "", source)
+    return {"[": [], "{": {}}.get(plain[:1])
 
 
 def _at(found: KubernetesObject, path: Path) -> Any:

@@ -36,11 +36,13 @@ class Result:
 
     Attributes:
         changed: containers that were guarded, or objects that the guard was taken out of.
+        freed: of `uninject`: namespace and name of each object that the guard was taken out of.
     """
 
     text: str
     changed: int = 0
     lines: list[str] = field(default_factory=list)
+    freed: set[tuple[str | None, str]] = field(default_factory=set)
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,7 @@ def uninject(text: str) -> Result:
             if record is not None:
                 removals += undo(found, record)
                 result.changed += 1
+                result.freed.add((found.namespace, str(found)))
                 result.lines.append(
                     f"{found}: the guard of version {shown(record.get('version'))} is out"
                 )
@@ -90,10 +93,11 @@ def inject(
         configmap: the ConfigMap for a namespace.
 
     Raises:
-        Refused: as `uninject`; or a group of pods would be guarded in part.
+        Refused: as `uninject`; or a group of pods would be guarded in part; or an object that is
+            guarded already would lose its guard, since `choice` leaves it out.
     """
-    if "hisparse-guard" in text:
-        text = uninject(text).text
+    before = uninject(text) if "hisparse-guard" in text else Result(text)
+    original, text = text, before.text
     result = Result(text)
     changes: list[Splice] = []
     placed: set[str | None] = set()
@@ -105,6 +109,8 @@ def inject(
         for found in objects(document):
             made = _guarded(text, document, found, guard, choice, result)
             wanted += made
+            if made:
+                before.freed.discard((found.namespace, str(found)))
             if made and found.namespace not in placed:
                 placed.add(found.namespace)
                 if found.items is None:
@@ -112,6 +118,14 @@ def inject(
                 else:
                     wanted.append(Insert(found.items, configmap(found.namespace)))
         changes += _checked(text, document, wanted)
+    if not result.changed:
+        result.text = original
+        return result
+    for _, name in sorted(before.freed, key=str):
+        raise Refused(
+            f"{name} is guarded already and would lose its guard, since it is not chosen now: "
+            "choose it too, or take the guard out first by --uninject"
+        )
     result.text = ed.spliced(text, changes)
     for namespace in standalone:
         result.text = _appended(result.text, configmap(namespace), is_json)
@@ -209,11 +223,20 @@ def _checked(text: str, document: Document, wanted: Iterable[Edit]) -> list[Spli
 
 
 def _appended(text: str, configmap: dict[str, Any], is_json: bool) -> str:
-    """`text` with one more document; without a line break at its end where it had none."""
+    """`text` with one more document; without a line break at its end where it had none.
+
+    Raises:
+        Refused: a line break would become part of the last value.
+    """
     if is_json:
         added = ed.json_text(configmap) + "\n"
     else:
         added = f"---\n{ed.yaml_text(configmap)}".replace("\n", ed.line_break(text))
     if text.endswith(ed.LINE_ENDS):
         return text + added
-    return text + ed.line_break(text) + added.rstrip("\r\n")
+    ended = text + ed.line_break(text)
+    if documents(ended)[-1].data != documents(text)[-1].data:
+        raise Refused(
+            "the input ends within a block scalar, without a line break: end its last line with one"
+        )
+    return ended + added.rstrip("\r\n")

@@ -183,6 +183,12 @@ def test_the_images_own_is_said_and_can_be_given() -> None:
         (["sh", "-c", "export PYTHONPATH=/x\nvllm serve m"], f"write PYTHONPATH={ENTRY}:"),
         (["env", "-i", "vllm", "serve", "m"], f"add PYTHONPATH={ENTRY}"),
         (["env", "-u", "PYTHONPATH", "vllm", "serve", "m"], f"add PYTHONPATH={ENTRY}"),
+        (["env", "A=b", "-i", "vllm", "serve", "m"], f"add PYTHONPATH={ENTRY}"),
+        (["env", "-u", "X", "-u", "PYTHONPATH", "vllm", "serve"], f"add PYTHONPATH={ENTRY}"),
+        (["sh", "-c", "unset A PYTHONPATH; vllm serve m"], f"add PYTHONPATH={ENTRY}"),
+        (["sudo", "-u", "x", "vllm", "serve", "m"], f"add PYTHONPATH={ENTRY}"),
+        (["su", "-", "x", "-c", "vllm serve m"], f"add PYTHONPATH={ENTRY}"),
+        (["sh", "-c", "sudo mkdir /x; unset A; env A=b vllm serve -i m"], None),
         (["python3", "-I", "-m", "vllm.entrypoints.openai.api_server"], "-I or -E"),
         (["python3.12", "-u", "-sE", "-m", "vllm.entrypoints.cli.main"], "-I or -E"),
         (["sh", "-c", "PYTHONPATH=/x:$PYTHONPATH vllm serve m"], None),
@@ -269,6 +275,11 @@ def test_the_pod_that_submits_a_ray_job_is_left_alone() -> None:
             "whose value is no text",
         ),
         (text("merge-keys.yaml"), "cannot be edited in place"),
+        # A line break behind it would be part of the value.
+        (
+            pod({"image": "vllm/vllm-openai"}) + "---\nkind: X\ntext: |\n  last",
+            "ends within a block scalar",
+        ),
     ],
 )
 def test_refused_in_one_line(source: str, says: str) -> None:
@@ -313,3 +324,19 @@ def test_a_record_that_is_not_ours(record: str) -> None:
     )
     with pytest.raises(Refused, match="cannot be read"):
         inject(source)
+
+
+def test_an_object_guarded_before_keeps_its_guard_or_it_is_said() -> None:
+    """The choice of a second run may leave out what an earlier one guarded."""
+    both = text("deployment.yaml") + "---\n" + pod(RUNS[0])
+    once = inject(both).text
+    unchosen = inject(once, Choice(frozenset({"no-such"})))
+    assert (unchosen.changed, unchosen.text) == (0, once)
+    with pytest.raises(Refused, match="would lose its guard"):
+        inject(once, Choice(frozenset({"c0"})))
+
+
+def test_a_configmap_alone_stays() -> None:
+    configmap = inject(pod(RUNS[0])).text.partition("---\n")[2]
+    assert "kind: ConfigMap" in configmap
+    assert inject(configmap).text == configmap

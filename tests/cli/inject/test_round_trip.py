@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import textwrap
 from typing import Any
 
 import pytest
@@ -91,6 +92,36 @@ def test_what_the_operator_added_since_stays() -> None:
     back = uninject(theirs)
     assert "            volumeMounts:\n            - {name: mine, mountPath: /mine}\n" in back
     assert "hisparse-guard" not in back
+
+
+_POD = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: p}
+spec:
+  containers:
+  - name: c
+    image: vllm/vllm-openai
+"""
+_ROLE = "{name: a, spec: {containers: [{name: c, image: vllm/vllm-openai}]}}"
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        pytest.param(textwrap.indent(_POD, "  "), id="all of it indented"),
+        pytest.param(_POD + "    env: &e []\n", id="an empty list with an anchor"),
+        pytest.param(_POD + "    env: !!seq []\n", id="an empty list with a tag"),
+        pytest.param(
+            f"apiVersion: x/v1\nkind: Zoo\nmetadata: {{name: z}}\nroles: [{_ROLE}, {_ROLE}]\n",
+            id="two list items of one name",
+        ),
+    ],
+)
+def test_unusual_layouts(before: str) -> None:
+    once = inject(before, **FULL).text
+    assert inject(once, **FULL).text == once
+    assert uninject(once) == before
 
 
 # Any manifest: what it holds, in any style, with comments.
