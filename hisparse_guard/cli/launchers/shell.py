@@ -34,7 +34,7 @@ _UNREAD = {
 }
 # What changes nothing of what is started later.
 _IGNORED = {":", "true", "umask", "ulimit", "trap", "hash", "echo", "printf", "sleep"}
-# With words that begin so they do: they set a variable, or have the shell run more before each command.
+# Words that begin so: with them it sets a variable, or has more run before each command.
 _SETTING: dict[str, tuple[str, ...]] = {
     "printf": ("-V",),
     "hash": ("-P",),
