@@ -279,7 +279,20 @@ def _dynamic(tree: ast.Module) -> str | None:
 
 
 def _rebound_later(tree: ast.Module, name: str) -> bool:
-    return any(isinstance(node, ast.Global) and name in node.names for node in ast.walk(tree))
+    """Whether something other than a statement may bind `name`, or code that names it as text."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Global) and name in node.names:
+            return True
+        if isinstance(node, ast.NamedExpr) and node.target.id == name:
+            return True
+        if isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)) and node.name == name:
+            return True
+        # setattr(module, "name", …), globals()["name"] = …
+        texts = [*node.args] if isinstance(node, ast.Call) else []
+        texts += [node.slice] if isinstance(node, ast.Subscript) else []
+        if any(isinstance(text, ast.Constant) and text.value == name for text in texts):
+            return True
+    return False
 
 
 def _last_name(node: ast.expr | None) -> str:

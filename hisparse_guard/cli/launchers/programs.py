@@ -29,6 +29,9 @@ _KNOWN = {
     "opentelemetry.instrumentation.auto_instrumentation": OPENTELEMETRY,
 }
 _STARTERS = ("exec", "spawn", "posix_spawn", "fork", "system", "popen", "startfile")
+# What takes import hooks away, has children started by another Python, or imports by a name that
+# is not in the source.
+_CHANGING = {"meta_path", "path_hooks", "set_executable", "putenv", "unsetenv", "import_module"}
 _STARTING_MODULES = {"subprocess", "pty", "asyncio.subprocess", "runpy", "sh", "pexpect"}
 _VARIABLES = ("PYTHON", "HISPARSE_GUARD", "VLLM_PLUGINS", "VLLM_FLASHINFER_ALLREDUCE_BACKEND")
 
@@ -92,12 +95,17 @@ def _imports(tree: ast.Module) -> Iterator[str]:
 def _starts(tree: ast.Module) -> Iterator[str]:
     """What in a program starts another, or changes what its children are given."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and node.attr.startswith(_STARTERS):
+        if isinstance(node, ast.Attribute) and (
+            node.attr.startswith(_STARTERS) or node.attr in _CHANGING
+        ):
             yield node.attr
+        elif isinstance(node, ast.Attribute) and node.attr == "clear":
+            if getattr(node.value, "attr", getattr(node.value, "id", "")) == "environ":
+                yield "environ.clear"
         elif isinstance(node, ast.ImportFrom) and node.module in ("os", "posix"):
             yield from (a.name for a in node.names if a.name.startswith((*_STARTERS, "*")))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             if node.value.startswith(_VARIABLES):
                 yield f"it names {node.value}"
-        elif isinstance(node, ast.Name) and node.id in ("__import__", "exec", "eval"):
+        elif isinstance(node, ast.Name) and node.id in ("__import__", "exec", "eval", *_CHANGING):
             yield node.id

@@ -34,6 +34,12 @@ _UNREAD = {
 }
 # What changes nothing of what is started later.
 _IGNORED = {":", "true", "umask", "ulimit", "trap", "hash", "echo", "printf", "sleep"}
+# Words that begin so: with them it sets a variable, or has more run before each command.
+_SETTING: dict[str, tuple[str, ...]] = {
+    "printf": ("-V",),
+    "hash": ("-P",),
+    "trap": ("DEBUG", "ERR", "RETURN", "SIGDEBUG"),
+}
 
 
 @dataclass
@@ -91,6 +97,12 @@ class Shell:
         name, *rest = words
         if name == "set" and (not rest or rest[0][:1] not in "-+" or "--" in rest):
             raise CannotTell("it sets positional parameters")
+        if any(word.upper().startswith(_SETTING.get(name, ())) for word in rest):
+            raise CannotTell(f"it has '{name}' with {' '.join(rest)[:80]}, which is not followed")
+        if re.match(r"[A-Za-z_]\w*\+=", name):
+            raise CannotTell(f"it has '{name[:80]}', which is not followed")
+        if f"BASH_FUNC_{name}%%" in self.environment:
+            raise CannotTell(f"{name} is a shell function of the environment")
         if name in _IGNORED or name == "set":
             return None
         if name == "export":

@@ -81,7 +81,8 @@ class _Search:
             self.file(path, status)
         elif _PACKED.search(path.name):
             self._problem(path, "is packed and was not read: unpack it")
-        elif "hisparse-guard-" in path.name:
+        elif "hisparse-guard-" in path.name or ".jsonl" in path.name.lower():
+            # Rotated and backup copies too: a worker may be in nothing else.
             self._problem(path, f"is named like evidence and was not read: name it {NAME}")
 
     def file(self, path: Path, status: os.stat_result) -> None:

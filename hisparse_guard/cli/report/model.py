@@ -268,7 +268,9 @@ def _workspace(process: Process, envelope: events.Envelope, event: events.Worksp
     _note(process, envelope, what)
     if event.state == "destroyed":
         for standing in process.groups.values():
-            standing.state = standing.state and "destroyed"
+            # Where a creation had failed there was nothing to destroy: it stays failed.
+            if standing.state in ("made", "verified"):
+                standing.state = "destroyed"
         return
     standing = process.standing(Group(event.group, event.group_size, event.group_rank))
     if event.state == "failed":

@@ -12,6 +12,8 @@ from hisparse_guard.cli.report.model import Process, moment
 
 # Clocks of two hosts are taken to differ by less than this.
 _SKEW_S = 30.0
+# An absurd size of a world is no reason to count so far.
+MOST_RANKS = 100_000
 
 
 @dataclass(slots=True)
@@ -69,8 +71,7 @@ class Server:
         if self.world_size is None:
             return []
         have = {p.rank for p in self.workers if p.mode != "off"}
-        # An absurd size is no reason to count so far.
-        return [rank for rank in range(min(self.world_size, 100_000)) if rank not in have]
+        return [rank for rank in range(min(self.world_size, MOST_RANKS)) if rank not in have]
 
     @property
     def model(self) -> str | None:

@@ -11,7 +11,7 @@ from typing import Literal
 
 from hisparse_guard.cli.report.model import NONE, TRTLLM, Group, Process, Standing
 from hisparse_guard.cli.report.problems import Problem
-from hisparse_guard.cli.report.servers import Server
+from hisparse_guard.cli.report.servers import MOST_RANKS, Server
 
 Verdict = Literal[
     "unsafe",
@@ -279,7 +279,7 @@ def _group_members(members: list[tuple[Process, Group, Standing]]) -> list[Findi
         return []
     have = sorted(group.rank if group.rank is not None else -1 for _, group, _ in members)
     size = max(size or 0 for size in sizes)
-    if len(sizes) == 1 and have == list(range(min(size, 100_000))):
+    if len(sizes) == 1 and have == list(range(min(size, MOST_RANKS))):
         return []
     who = ranks([process for process, _, _ in members])
     return [("unproven", f"{who}: not all {size} ranks of the process group are here, once each")]
@@ -326,7 +326,9 @@ def _incomplete(server: Server) -> list[Finding]:
     odd += [p for p in server.workers if p.rank is not None and have[p.rank] > 1]
     if odd:
         found.append(("unproven", f"{ranks(odd)}: not a rank of 0 to {world - 1}, or there twice"))
-    largest = max((group.size or 0 for p in server.workers for group in p.groups), default=0)
+    sizes = {group.size or 0 for p in server.workers for group in p.groups}
+    sizes.update(size or 0 for p in server.processes for size in p.tensor_parallel_sizes)
+    largest = max(sizes, default=0)
     if largest > world:
         found.append(("unproven", f"a process group of {largest} ranks in a world of {world}"))
     models = sorted({process.model for process in server.workers if process.model})
@@ -334,7 +336,9 @@ def _incomplete(server: Server) -> list[Finding]:
         found.append(("unproven", f"its ranks serve different models: {', '.join(models)}"))
     missing = server.missing
     if missing:
-        what = f"{world - len(missing)} of {world} ranks reported; no evidence from "
+        what = (
+            f"{min(world, MOST_RANKS) - len(missing)} of {world} ranks reported; no evidence from "
+        )
         what += f"rank{'s' if len(missing) > 1 else ''} {ranges(missing)}"
         if all(process.mode == "observe" for process in server.workers):
             what += " (mode observe changes no decision, so this cannot hang; nothing is proven)"

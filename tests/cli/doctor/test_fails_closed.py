@@ -49,6 +49,16 @@ LAST_ANSWER = "    return backend, allow_trtllm_fallback\n"
             "unknown",
             "in more than one way",
         ),
+        *(
+            (DEF_RESOLVER, f"{code}\n\n\n{DEF_RESOLVER}", "unknown", "in more than one way")
+            for code in (
+                "(_resolve_fi_ar_backend := None)",
+                "try:\n    pass\nexcept OSError as _resolve_fi_ar_backend:\n    pass",
+                "match 1:\n    case _resolve_fi_ar_backend:\n        pass",
+                'setattr(sys, "_resolve_fi_ar_backend", None)',
+                'vars()["_resolve_fi_ar_backend"] = None',
+            )
+        ),
     ],
 )
 def test_what_a_patch_needs(

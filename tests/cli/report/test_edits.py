@@ -317,6 +317,24 @@ def _(ranks: Ranks) -> None:
     append(ranks[1], "workspace", **(WORKSPACE | {"state": "destroyed", "backend": None}))
 
 
+@edit("made anew without success, then destroyed, then an end", "disagreement", says="failed")
+def _(ranks: Ranks) -> None:
+    for state, kind in (("destroyed", None), ("failed", "primary"), ("destroyed", None)):
+        fields = {"state": state, "backend": None, "kind": kind}
+        append(ranks[1], "workspace", **(WORKSPACE | fields))
+    append(ranks[1], "end", dropped=0)
+
+
+@edit("a tensor parallel size above the world's", "unproven", says="in a world of 2")
+def _(ranks: Ranks) -> None:
+    for line in [line for lines in ranks for line in lines]:
+        for name in ("group", "group_size", "group_rank"):
+            if name in line:
+                line[name] = None
+        if "tensor_parallel_size" in line:
+            line["tensor_parallel_size"] = 4
+
+
 @edit("a workspace mnnvl between good ones", "unsafe")
 def _(ranks: Ranks) -> None:
     ranks[1].insert(7, {**of(ranks[1], "workspace")[0], **MNNVL})
@@ -562,6 +580,7 @@ BESIDE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a zip": (_named("evidence.ZIP", b"x"), "is packed"),
     "rotated": (_packed(".1"), "named like evidence"),
     "a backup": (_named("hisparse-guard-node-a-7.jsonl~", b"x"), "named like evidence"),
+    "rotated, of another name": (_named("worker.jsonl.1", b"x"), "named like evidence"),
     "a partial copy": (_named(".hisparse-guard-node-a-7.jsonl.Xy12", b"x"), "named like evidence"),
     "empty": (_named("hisparse-guard-node-a-7.jsonl"), "is empty"),
     "blank": (_named("hisparse-guard-node-a-7.jsonl", b"\n\n \n"), "is empty"),

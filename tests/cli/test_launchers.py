@@ -1,0 +1,57 @@
+"""What a launcher does to the server's environment is followed, or cannot be told."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from hisparse_guard.cli.launchers import follow
+
+ENVIRONMENT = {"PATH": os.environ["PATH"], "PYTHONPATH": "/guard"}
+SERVER = f"exec {sys.executable} -m vllm"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'printf -v PYTHONPATH ""',
+        "printf -vPYTHONPATH x",
+        "hash -p /bin/false python3",
+        "trap 'unset PYTHONPATH' DEBUG",
+        "trap 'unset PYTHONPATH' debug EXIT",
+        "PYTHONPATH+=/more",
+    ],
+)
+def test_shell_commands_that_set_something_are_not_ignored(text: str) -> None:
+    assert follow(["bash", "-c", f"{text}; {SERVER}"], ENVIRONMENT).unknown
+
+
+@pytest.mark.parametrize("text", ["trap 'kill 0' TERM EXIT", 'printf "%s" starting', "hash -r"])
+def test_shell_commands_that_set_nothing_are(text: str) -> None:
+    started = follow(["bash", "-c", f"{text}; {SERVER}"], ENVIRONMENT)
+    assert (started.unknown, started.interpreter) == (None, sys.executable)
+
+
+def test_a_shell_function_of_the_environment_hides_a_program() -> None:
+    environment = {**ENVIRONMENT, "BASH_FUNC_python3%%": '() { command python3 -I "$@"; }'}
+    assert follow(["bash", "-c", "python3 -m vllm"], environment).unknown
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import os\nos.environ.clear()",
+        "from os import environ\nenviron.clear()",
+        "import sys\nsys.meta_path.clear()",
+        "from sys import meta_path\nmeta_path.clear()",
+        "import multiprocessing\nmultiprocessing.set_executable('/bin/false')",
+        "import importlib\nimportlib.import_module('sub' + 'process')",
+    ],
+)
+def test_a_script_that_takes_the_guard_away(tmp_path: Path, code: str) -> None:
+    script = tmp_path / "serve.py"
+    script.write_text(f"{code}\nimport vllm\n")
+    assert follow([sys.executable, str(script)], ENVIRONMENT).unknown
