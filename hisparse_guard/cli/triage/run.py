@@ -88,6 +88,7 @@ class Run:
         origin: pod or container, where the log names it.
         number: 1-based, of this origin in this log.
         begun_by: what showed that a new server started, or None for the log's beginning.
+        restarted: True where another run of the same server follows in this log.
         recognised: True where a line of a vLLM server is in it.
     """
 
@@ -96,6 +97,7 @@ class Run:
     number: int
     first: Place
     begun_by: str | None = None
+    restarted: bool = False
     last: Place | None = None
     recognised: bool = False
     markers: dict[str, tuple[str | None, int | None]] = field(default_factory=dict)
@@ -220,6 +222,9 @@ class Run:
     def _signals(self, record: Record, place: Place) -> list[str]:
         matchers = self.catalogue.matchers
         said = matchers["message"].match(record.message, record)
+        if record.source is not None and LEVELS[record.level or "ERROR"] < LEVELS["WARNING"]:
+            # vLLM's logger calls nothing fatal at INFO; this is a later line of what it quotes.
+            said = [name for name in said if name not in self.catalogue.fatal]
         places = dict.fromkeys(said, place)
         for at, found in (("exception", record.exceptions), ("frame", record.frames)):
             for number, order, text in found:

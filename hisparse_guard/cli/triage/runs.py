@@ -109,6 +109,7 @@ class Runs:
         run = Run(self.catalogue, origin, number, record.place(), why)
         if origin in self.by_origin:
             self.before[origin] = self.by_origin[origin]
+            self.before[origin].restarted = True
         if len(self.runs) >= _MOST_RUNS:
             del self.runs[_MOST_RUNS // 2]
             self.dropped += 1

@@ -108,11 +108,14 @@ def _unnamed(run: Run, symptoms: Sequence[str]) -> tuple[str, list[str]]:
         missing.append("nothing shows that it answered a request")
     if any(one.current and one.current.lines > 1 for one in run.engines.values()):
         missing.append("its last statistics show requests without a token")
+    if run.restarted and run.shutdown is None:
+        missing.append("it started again and nothing shows that it was told to stop")
     if missing:
         return INCONCLUSIVE, missing
-    end = (
-        "it was told to stop and stopped" if run.shutdown else "it still answers where the log ends"
-    )
+    end = "it still answers where the log ends"
+    if run.shutdown is not None:
+        end = "it was told to stop"
+        end += " and stopped" if run.shutdown_done else "; that it stopped is not shown"
     return HEALTHY, ["it came up", "it answered", end, "no trouble in the log"]
 
 

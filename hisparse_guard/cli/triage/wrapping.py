@@ -7,10 +7,12 @@ compose, journald, dmesg, Loki, and any JSON with a message in it, one inside th
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import re2
 
+from hisparse_guard.cli.triage.heads import parse
 from hisparse_guard.cli.triage.model import MOST_LINE, MOST_TEXT, Row
 
 _ANSI = re2.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[()][A-Z0-9]")
@@ -48,6 +50,18 @@ def strip_ansi(text: str) -> str:
     return str(_ANSI.sub("", text)) if "\x1b" in text else text
 
 
+def _pieces(line: str) -> Iterator[str]:
+    """What a line shows between carriage returns, up to the first message with a level.
+
+    A progress bar goes back to the beginning of its line with one. In a logged message it can be
+    a client's (a request id), and what follows is no line of its own.
+    """
+    for piece in line.split("\r"):
+        yield piece
+        if piece and "\r" in line and parse(piece).level is not None:
+            return
+
+
 class Unwrapper:
     """Takes the lines of one file; knows the prefixes that were seen before vLLM's lines."""
 
@@ -64,9 +78,9 @@ class Unwrapper:
             if after is None:
                 break
             text = after
-        # A progress bar goes back to the beginning of its line with \r.
-        row.texts = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-        row.texts = [line[:MOST_TEXT] for line in row.texts if line] or [""]
+        lines = text.replace("\r\n", "\n").split("\n")
+        pieces = (piece for line in lines for piece in _pieces(line))
+        row.texts = [piece[:MOST_TEXT] for piece in pieces if piece] or [""]
         return row
 
     def _prefix(self, text: str, row: Row) -> str | None:

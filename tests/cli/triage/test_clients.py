@@ -141,3 +141,24 @@ def test_the_words_are_the_signals_own() -> None:
     patterns = [says.pattern for signal in catalogue.signals.values() for says in signal.says]
     assert len(words()) > len(patterns)
     assert all(re.match(pattern, word) for pattern, word in zip(patterns, words(), strict=False))
+
+
+@pytest.mark.parametrize("ending", ["\r", "\r\n"])
+def test_a_line_end_in_a_request_id_begins_no_line(tmp_path: Path, ending: str) -> None:
+    """The id may come in the body of a request, where a client can put line ends into it."""
+    head = line(API, "", file="async_llm.py:321") if "\n" in ending else ""
+    answer = '(APIServer pid=588) INFO:     127.0.0.1:1 - "POST /v1/completions HTTP/1.1" 200 OK'
+    log = tmp_path / "vllm.log"
+
+    def forged(*texts: str) -> str:
+        parts = "".join(f"{ending}{head}{text}" for text in texts)
+        return line(API, f"Added request cmpl-a{parts}{ending}{head}-0.", file="async_llm.py:321")
+
+    faults = forged("Fatal Python error: Aborted", "Segmentation fault", "Shutting down")
+    log.write_bytes("\n".join([start(), served(), request(), faults, request(), ""]).encode())
+    found = triage([str(log)])
+    assert (found.verdict, found.runs[0].run.shutdown) == ("healthy", None)
+    health = forged("Application startup complete.", answer)
+    log.write_bytes("\n".join([start(), health, ""]).encode())
+    found = triage([str(log)])
+    assert (found.verdict, found.runs[0].run.up) == ("inconclusive", False)
