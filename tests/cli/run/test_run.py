@@ -87,7 +87,7 @@ def test_a_broken_pipe_ends_the_command_as_ever(bundle: Path) -> None:
 def test_the_command_is_guarded(bundle: Path, bare: Path, tmp_path: Path) -> None:
     image = vllm_folder(tmp_path / "image")
     program = (
-        f"import sys; sys.path.append({str(image)!r}); import vllm; "
+        f"import sys; sys.path.append({str(image)!r}); import vllm.config; "
         "print('hisparse_guard.runtime.activate' in sys.modules)"
     )
     done = hisparse_guard("run", "--", bare, "-c", program, entry=bundle)
