@@ -35,7 +35,7 @@ CROWD = """
 import importlib, json, pkgutil, random, sys, threading
 
 PARTLY = ("partially initialized module", "cannot import name", "has no attribute",
-          "is not a package", "deadlock detected")
+          "is not a package", "deadlock detected", "No module named 'vllm.")
 
 def crowd(count=50):
     import vllm.version
@@ -46,6 +46,8 @@ def crowd(count=50):
     wanted = ["vllm.envs", "vllm.config", "vllm.config.vllm", "vllm.distributed",
               "vllm.distributed.device_communicators.flashinfer_all_reduce"]
     random.Random(1).shuffle(names)
+    # One that does not import alone either: it wants FlashInfer's own tests.
+    names = [n for n in names if not n.endswith(".mnnvl_compat")]
     names = [*wanted, *(n for n in names if n not in wanted)][:count]
     together, errors = threading.Barrier(count), []
     def load(name):
