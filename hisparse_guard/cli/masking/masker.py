@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hisparse_guard.cli.masking import policy
-from hisparse_guard.cli.masking.text import MASK, is_secret_name
+from hisparse_guard.cli.masking.text import MASK, is_secret_name, name_of_value
 from hisparse_guard.cli.masking.vault import Vault
 
 MOST_NODES = 200_000
@@ -87,16 +87,15 @@ class Masker:
         found: dict[str, Any] = {}
         # `data` of a Secret, and name and value side by side wherever they stand.
         inside = key if is_secret_name(key) or key in ("data", "stringData") else ""
-        named = value.get("name", value.get("Name"))
         for name, one in value.items():
             text = str(name)
+            place = name_of_value(value, text, key)
             shown = text if policy.harmless_name(text) else self.hide(text)
             if text.lower() == "value" and lowered & {"name", "key"}:
-                found[shown] = self._variable(str(named), one, depth)
+                found[shown] = self._variable(place, one, depth)
             elif key.lower() in ("env", "environment") and not isinstance(one, (dict, list)):
                 found[shown] = self._variable(text, one, depth)
             elif isinstance(one, (dict, list)) or one is None:
-                place = key if is_secret_name(key) else text
                 found[shown] = self.document(one, place, depth + 1)
             elif inside or is_secret_name(text):
                 found[shown] = self.hide(one, secret=True)

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from hisparse_guard.cli.masking import policy
+from hisparse_guard.cli.masking.blocks import Blocks
 from hisparse_guard.cli.masking.masker import Masker
-from hisparse_guard.cli.masking.text import MASK, is_secret_name, mask_loosely
+from hisparse_guard.cli.masking.text import (
+    MASK,
+    PARTS,
+    is_secret_name,
+    mask_loosely,
+    name_of_value,
+)
 from hisparse_guard.cli.masking.vault import Vault
 
 # Colours, titles, and everything else that a terminal would not show.
@@ -43,6 +51,7 @@ class Prose:
     def __init__(self, vault: Vault) -> None:
         self._vault = vault
         self._in_key = False
+        self._blocks = Blocks()
         self.count = 0
 
     def line(self, text: str) -> str:
@@ -61,6 +70,9 @@ class Prose:
                 except RecursionError:
                     self.count += 1
                     return MASK
+        cut: list[str] = []
+        text = self._blocks.line(text, cut)
+        self._remember(part for value in cut for part in PARTS.findall(value))
         return self.text(text)
 
     def _key_line(self, text: str) -> str:
@@ -76,12 +88,15 @@ class Prose:
         found: list[str] = []
         text = mask_loosely(text, found)
         self.count += text.count(MASK)
-        for value in found:
+        self._remember(found)
+        text = _URL.sub(self._url, text)
+        return _WORD.sub(self._word, text)
+
+    def _remember(self, values: Iterable[str]) -> None:
+        for value in values:
             # A word of prose is no secret to look for elsewhere.
             if not value.isalpha() or not value.islower():
                 self._vault.add(value)
-        text = _URL.sub(self._url, text)
-        return _WORD.sub(self._word, text)
 
     def _url(self, found: re.Match[str]) -> str:
         host, slash, path = found[2].partition("/")
@@ -127,11 +142,8 @@ class Prose:
                 return words
             return [self.document(one, key) for one in value]
         if isinstance(value, dict):
-            named = value.get("name")
             return {
-                self.text(str(name)): self.document(
-                    one, str(named) if name == "value" and isinstance(named, str) else str(name)
-                )
+                self.text(str(name)): self.document(one, name_of_value(value, str(name), key))
                 for name, one in value.items()
             }
         return value

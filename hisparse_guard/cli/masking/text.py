@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 MASK = "***"
 
 # A name holds the word, and perhaps what it is for after it (`HF_TOKEN_READ`);
 # `max_num_batched_tokens` holds a number.
-_NAME = (
+NAME = (
     r"(?:[\w.-]{0,60}?(?:api[_-]?keys?|(?:access|private|account|subscription|encryption|signing|master)"
-    r"[_-]?keys?|secret(?:[_-]?key)?s?|passw(?:or)?d|passphrase|credentials?|auth(?:orization)?"
+    r"[_-]?keys?|secret(?:[_-]?key)?s?|passw(?:or)?d|passcode|passphrase|credentials?|auth(?:orization)?"
     r"|bearer|(?<!s)token|cookie|signature|conn(?:ection)?[_-]?str(?:ing)?|webhook"
     r"|(?<![A-Za-z])(?:pass|pw|pwd|sig|dsn|pat|creds?|jwt|otp))(?:[_-][A-Za-z0-9]+){0,3})"
 )
@@ -34,23 +35,23 @@ _QUOTED = rf"b?{_BACK}\"[^\"\n]*?{_BACK}\"|b?{_BACK}'[^'\n]*?{_BACK}'"
 _GROUP = r"\[[^\]\n]*\]|\([^)\n]*\)|\{[^{}\n]*\}|[A-Za-z]{1,20}\([^)\n]*\)"
 _VALUE = rf"{_GROUP}|{_QUOTED}|[^\s,;'\"\]}})&]+"
 _ASSIGNED = re.compile(
-    rf"(?P<name>\b{_NAME})(?P<link>{_BACK}['\"]?\s*(?:=>|[:=])\s*)"
+    rf"(?P<name>\b{NAME})(?P<link>{_BACK}['\"]?\s*(?:=>|[:=])\s*)"
     rf"(?P<value>(?:(?:Bearer|Basic|Token)\s+)?(?:{_VALUE}))",
     re.I,
 )
 _FLAG = re.compile(
-    rf"(?P<name>(?<![\w-])--?{_NAME})(?P<link>[ \t]+)(?P<value>(?!-)(?:{_VALUE}))", re.I
+    rf"(?P<name>(?<![\w-])--?{NAME})(?P<link>[ \t]+)(?P<value>(?!-)(?:{_VALUE}))", re.I
 )
 # `{"name": "HF_TOKEN", "value": …}`, and the value before the name.
 _SIDE = rf"{_BACK}['\"]?"
 _NAMED = re.compile(
-    rf"(?P<name>\bname{_SIDE}\s*[:=]\s*{_SIDE}{_NAME}{_SIDE}\s*,?\s*{_SIDE}value)"
+    rf"(?P<name>\b(?:name|key){_SIDE}\s*[:=]\s*{_SIDE}{NAME}{_SIDE}\s*,?\s*{_SIDE}value)"
     rf"(?P<link>{_SIDE}\s*[:=]\s*)(?P<value>{_VALUE})",
     re.I,
 )
 _VALUE_FIRST = re.compile(
     rf"(?P<name>\bvalue)(?P<link>{_SIDE}\s*[:=]\s*)(?P<value>{_VALUE})"
-    rf"(?=\s*,\s*{_SIDE}name{_SIDE}\s*[:=]\s*{_SIDE}{_NAME}{_SIDE})",
+    rf"(?=\s*,\s*{_SIDE}(?:name|key){_SIDE}\s*[:=]\s*{_SIDE}{NAME}{_SIDE})",
     re.I,
 )
 # vLLM's `--api-key` takes several words.
@@ -82,15 +83,15 @@ _HINT = re.compile(
     r"|npm_|k_live|k_test|wandb|eyJ|curl|login|mysql|mongo|redis|psql",
     re.I,
 )
-_PARTS = re.compile(r"[^\s,'\"\\\[\](){}*]{6,}")
+PARTS = re.compile(r"[^\s,'\"\\\[\](){}*]{6,}")
 # Everything that follows a secret name, in a text that is to be given away.
 _LOOSE = re.compile(
-    rf"(?P<name>(?<!\w)(?:{_NAME}|api key))"
+    rf"(?P<name>(?<!\w)(?:{NAME}|api key))"
     r"(?P<link>(?:[\s'\"\\:=,>()\[\]{}-]|%3D|\bis\b){1,24})"
     r"(?P<value>[^\s'\"\\,;()\[\]{}<>&%=:*]{3,})",
     re.I,
 )
-_SECRET_NAME = re.compile(rf"^-{{0,2}}{_NAME}$", re.I)
+_SECRET_NAME = re.compile(rf"^-{{0,2}}{NAME}$", re.I)
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z][a-z])")
 
 
@@ -99,6 +100,18 @@ def is_secret_name(name: str) -> bool:
     # `clientSecretValue`, `dbPass`: words begin with capitals too.
     words = _CAMEL.sub("_", name)
     return bool(_SECRET_NAME.match(words)) and not _NOT_SECRET.search(words)
+
+
+def name_of_value(mapping: Mapping[Any, Any], name: str, outer: str) -> str:
+    """The name that tells whether `mapping[name]` is a secret: a secret name that the mapping
+    stands under, the name beside a `value`, or its own."""
+    if is_secret_name(outer):
+        return outer
+    if name.lower() == "value":
+        for other, beside in mapping.items():
+            if str(other).lower() in ("name", "key") and isinstance(beside, str):
+                return beside
+    return name
 
 
 def mask(text: str, found: list[str] | None = None) -> str:
@@ -117,7 +130,7 @@ def mask(text: str, found: list[str] | None = None) -> str:
         bare = value.removeprefix("b").lstrip("\\") if value[:1] in "b\\" else value
         quote = value[: len(value) - len(bare) + 1] if bare[:1] in ("'", '"') else ""
         if found is not None:
-            found.extend(_PARTS.findall(value))
+            found.extend(PARTS.findall(value))
         return f"{match['name']}{match['link']}{quote}{MASK}{quote.removeprefix('b')}"
 
     def replace_shape(match: re.Match[str]) -> str:

@@ -137,6 +137,27 @@ LOGS: dict[str, str] = {
     "pydantic": f"INFO Settings(api_key=SecretStr('{S}'), x=1)",
     "nested": f"INFO {{'auth': {{'user': 'x', 'value': '{S}'}}}}",
     "environ": f"environ({{'HF_TOKEN_READ': '{S}', 'AWS_SECRET_ACCESS_KEY': '{S}'}})",
+    "json under a secret name": json.dumps({"credentials": {"a": S, "b": [WORD]}}),
+    "json deep under a secret name": json.dumps({"auth": {"x": {"y": {"value": S}}}}),
+    "json key and value": json.dumps({"env": [{"key": "HF_TOKEN", "value": S}]}),
+    "json Name and Value": json.dumps({"env": [{"Name": "HF_TOKEN", "Value": S}]}),
+    "key and value": f"INFO env {{'key': 'HF_TOKEN', 'value': '{S}'}}",
+    "list over lines": f'INFO config {{\n  "api_key": [\n    "{S}",\n    "{WORD}"\n  ],\n  "port": 1\n}}',
+    "list begun on its line": f"INFO {{'api_key': ['{S}',\n             '{WORD}'],\n 'port': 1}}",
+    "value on the next line": f'INFO config {{\n  "api_key":\n    "{S}"\n}}',
+    "vLLM's lines": "\n".join(
+        f"(EngineCore pid=7) INFO 01-01 10:00:00 [a.py:1] {one}"
+        for one in ("config {", '  "api_key": [', f'    "{S}"', "  ]", "}")
+    ),
+    "YAML value": f"INFO config\npassword:\n  {S}",
+    "YAML list": f"INFO config\napi_key:\n- {S}\n- {WORD}\nport: 1",
+    "YAML block": f"INFO config\ntoken: |\n  {S}\n\n  {WORD}\nx: 1",
+    "YAML name and value": f"env:\n- name: HF_TOKEN\n  value: {S}",
+    "YAML value and name": f"env:\n- value: {S}\n  name: HF_TOKEN",
+    "JSON name and value": f'{{\n "name": "HF_TOKEN",\n "value": "{S}"\n}}',
+    "flag and value": f"argv\n- --api-key\n- {S}\n",
+    "name, then equals": f"[x]\npassword\n={S}",
+    "a mapping in one line": f"INFO {{'credentials': {{'user': {{'n': 'x'}}, 'pw2': '{S}'}}}}",
 }
 
 
@@ -190,6 +211,29 @@ def test_logs(place: str, tmp_path: Path) -> None:
     held = archive(tmp_path, server_logs=[path])
     assert_none(held)
     assert held["x/server-logs/1.log"].strip()
+
+
+def test_lines_after_a_value_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "server.log"
+    head = "INFO 01-01 10:00:00 [a.py:1] "
+    lines = ["a:", "  api_key: [", f"    {S}", "  ]", "  port: 1", "token:", f"  {S}", "port: 2"]
+    text = "\n".join(head + one for one in lines)
+    # A bracket that never closes ends with its message.
+    text += f"\n{head}auth: {{\n{S}\nINFO 01-01 10:00:01 [a.py:1] started\n"
+    path.write_text(text)
+    held = archive(tmp_path, server_logs=[path])
+    assert_none(held)
+    for kept in ("port: 1", "port: 2", "started"):
+        assert kept in held["x/server-logs/1.log"]
+
+
+@pytest.mark.parametrize("place", [one for one in LOGS if one.startswith("json")])
+def test_evidence(place: str, tmp_path: Path) -> None:
+    path = tmp_path / "evidence.jsonl"
+    path.write_text(LOGS[place] + "\n")
+    held = archive(tmp_path, evidence=[path])
+    assert_none(held)
+    assert held["x/evidence/1.jsonl"].strip()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,160 @@
+"""Values in brackets after a secret name, and on the lines after one."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from hisparse_guard.cli.masking.text import MASK, NAME, is_secret_name
+
+_QUOTE = r"\\{0,16}['\"]?"
+_LINK = rf"{_QUOTE}\s*(?:=>|[:=])\s*"
+_GROUP = re.compile(rf"(?<![\w-])-{{0,2}}(?P<name>{NAME}){_LINK}(?=[A-Za-z]{{0,20}}[\[({{])", re.I)
+# `password:`, `token: |`, `--api-key \`.
+_AT_END = re.compile(
+    rf"(?<![\w-])-{{0,2}}(?P<name>{NAME})(?:{_LINK}(?:[|>][+-]?\d*)?|\s*\\)\s*$", re.I
+)
+_ALONE = re.compile(rf"[\s'\"-]*(?P<name>{NAME})['\"]?,?\s*", re.I)
+_NAMED = re.compile(
+    rf"\b(?:name|key){_LINK}{_QUOTE}(?P<name>{NAME}){_QUOTE}\s*,?\s*$",
+    re.I,
+)
+_VALUE = re.compile(rf"(?P<head>[\s-]*['\"]?value{_LINK})(?P<value>.*)", re.I | re.S)
+# What a container's runtime and vLLM put before each line of a message.
+_OUTER = re.compile(r"(?:\S+ (?:stdout|stderr) F )?(?:\([^()]*pid=\d+[^()]*\) )?")
+_RECORD = re.compile(
+    r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b:?(?: \d\d-\d\d [\d:.,]+ \[[^\]]*\])? ?"
+    r"|\[?\d{4}-\d\d-\d\d[T ][\d:.,]+\S* ?"
+)
+
+
+@dataclass
+class _Open:
+    """A value that goes on. `depth`: open brackets; 0 where indentation tells its end."""
+
+    record: str
+    indent: int
+    depth: int = 0
+    one_line: bool = False
+    first: bool = True
+
+
+class Blocks:
+    """Cuts such values out of one text, line by line."""
+
+    def __init__(self) -> None:
+        self._open: _Open | None = None
+        self._named = False
+        self._last_value = ""
+
+    def line(self, text: str, found: list[str]) -> str:
+        """`text` with a mask for what belongs to a secret name before it.
+
+        Args:
+            found: takes what was cut.
+        """
+        outer = _OUTER.match(text)
+        start = outer.end() if outer else 0
+        heading = _RECORD.match(text, start)
+        record = heading[0] if heading else ""
+        head, body = text[: start + len(record)], text[start + len(record) :]
+        if self._open and record and (record != self._open.record or not re.search(r"\d", record)):
+            self._open = None
+        if not body.strip():
+            return text
+        body = self._continued(body, found)
+        return head + self._begun(self._groups(body, record, found), record, found)
+
+    def _continued(self, body: str, found: list[str]) -> str:
+        """The rest of `body` after what belongs to the open value."""
+        if self._open is None:
+            return body
+        value, first = self._open, self._open.first
+        value.first = False
+        indent = _indent(body)
+        blank = body[:indent]
+        if value.depth:
+            value.depth, end = _closed(body, value.depth)
+            if not value.depth:
+                self._open = None
+            found.append(body[:end])
+            return f"{blank}{MASK}{body[end:]}"
+        words = body.split()
+        belongs = (
+            indent > value.indent
+            or (first and len(words) == 1)
+            or (body[indent:].startswith("- ") and indent == value.indent)
+        )
+        if value.one_line or not belongs:
+            self._open = None
+        if not (belongs or value.one_line) or body.strip()[0] in "]})":
+            return body
+        found.append(body)
+        return blank + MASK
+
+    def _groups(self, body: str, record: str, found: list[str]) -> str:
+        position = 0
+        while group := _GROUP.search(body, position):
+            position = group.end()
+            if not is_secret_name(group["name"]):
+                continue
+            depth, end = _closed(body, 0, position)
+            found.append(body[position:end])
+            if depth:
+                self._open = _Open(record, _indent(body), depth)
+            body = body[:position] + MASK + body[end:]
+        return body
+
+    def _begun(self, body: str, record: str, found: list[str]) -> str:
+        """Notes where a value is to come on the next line."""
+        value = _VALUE.fullmatch(body)
+        if self._named and value:
+            body = self._value(value, record, found)
+        named = _NAMED.search(body)
+        self._named = bool(named and is_secret_name(named["name"]))
+        if self._named:
+            found.append(self._last_value)
+        self._last_value = value["value"] if value else ""
+        at_end = _AT_END.search(body)
+        alone = _ALONE.fullmatch(body)
+        begun = at_end or alone
+        if self._open is None and begun and is_secret_name(begun["name"]):
+            self._open = _Open(record, _indent(body, "- "), one_line=at_end is None)
+        return body
+
+    def _value(self, value: re.Match[str], record: str, found: list[str]) -> str:
+        indent, rest = _indent(value[0], "- "), value["value"]
+        if rest[:1] in ("[", "{", "("):
+            depth, _ = _closed(rest, 0)
+            self._open = _Open(record, indent, depth) if depth else None
+        elif not rest.strip() or rest[0] in "|>":
+            self._open = _Open(record, indent)
+        if not rest.strip():
+            return value[0]
+        found.append(rest)
+        return value["head"] + MASK
+
+
+def _indent(body: str, also: str = " ") -> int:
+    return len(body) - len(body.lstrip(" \t" + also))
+
+
+def _closed(text: str, depth: int, start: int = 0) -> tuple[int, int]:
+    """How many brackets are open at the end, and where the value ends: behind its last bracket, or
+    at the end of the line."""
+    quote, skip = "", False
+    for place in range(start, len(text)):
+        one = text[place]
+        if skip or one == "\\":
+            skip = not skip
+        elif quote:
+            quote = "" if one == quote else quote
+        elif one in "'\"":
+            quote = one
+        elif one in "[({":
+            depth += 1
+        elif one in "])}":
+            depth -= 1
+            if depth <= 0:
+                return 0, place + 1
+    return depth, len(text)
