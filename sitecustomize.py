@@ -11,16 +11,16 @@ import sys
 
 _shadowed = None
 try:
-    import hisparse_guard
+    from hisparse_guard import ask_finders, install_finder
 
-    hisparse_guard.install_finder("sitecustomize")
+    install_finder("sitecustomize")
 
     # What has run already, where other copies of this file see it: one that chains runs us again.
     _ran = sys.__dict__.setdefault("_hisparse_guard_sitecustomize", set())
     _ran.add(__file__)
     _here = os.path.dirname(__file__)
     _behind = sys.path[sys.path.index(_here) + 1 :] if _here in sys.path else sys.path
-    if any(hisparse_guard.ask_finders("sitecustomize", _behind)):
+    if any(ask_finders("sitecustomize", _behind)):
         from hisparse_guard.runtime import chain
 
         _shadowed = chain.find_shadowed(_here, _ran)

@@ -82,7 +82,7 @@ def test_many_at_once_with_one_evidence_folder(package: Path, tmp_path: Path) ->
     found = events(list(folder.iterdir()))
     assert {name.rsplit("-", 1)[1] for name in found} == {f"{pid}.jsonl" for pid in pids}
     for name, seen in found.items():
-        assert seen == ["armed", "config_seen", "resolved"], (name, seen)
+        assert seen == ["armed", "config_seen", "resolved", "end"], (name, seen)
 
 
 def test_many_forks_in_a_row_leak_nothing(package: Path, tmp_path: Path) -> None:

@@ -46,8 +46,8 @@ class _Recorder:
         self.evidence = EvidenceFile()
         # Another thread may have held the parent's when this process was forked.
         self.lock = threading.RLock()
-        # Content: how often it came, and the count that was written last.
-        self.counts: dict[Event, list[int]] = {}
+        # By content: the first record, how often it came, and the count that was written last.
+        self.counts: dict[Event, tuple[Event, list[int]]] = {}
         self.dropped = 0
         self.logged_armed = False
         self.ended = False
@@ -66,13 +66,14 @@ class _Recorder:
                 if capped and len(self.counts) >= _MOST_DISTINCT:
                     self.dropped += 1
                     return False
-                self.counts[key] = [1, 1]
+                self.counts[key] = (event, [1, 1])
                 self._write(event, 1)
                 return True
-            counted[0] += 1
-            if counted[0] == counted[1] * 10:
-                counted[1] = counted[0]
-                self._write(event, counted[0])
+            first, numbers = counted
+            numbers[0] += 1
+            if numbers[0] == numbers[1] * 10:
+                numbers[1] = numbers[0]
+                self._write(first, numbers[0])
             return False
 
     def end(self) -> None:
@@ -80,7 +81,7 @@ class _Recorder:
             if self.ended or self.evidence.seq == 0:
                 return
             self.ended = True
-            for event, (count, written) in self.counts.items():
+            for event, (count, written) in self.counts.values():
                 if count != written:
                     self._write(event, count, at_exit=True)
             self._write(events.End(self.dropped), 1, at_exit=True)
@@ -98,7 +99,7 @@ class _Recorder:
             if self.evidence.seq == 0:
                 self.evidence.write(settings.evidence_dir, self.armed())
                 for facts in state.configs:
-                    self.counts.setdefault(facts, [1, 1])
+                    self.counts.setdefault(facts, (facts, [1, 1]))
                     self.evidence.write(settings.evidence_dir, facts)
                 if isinstance(event, ConfigFacts):
                     return

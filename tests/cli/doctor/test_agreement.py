@@ -21,6 +21,7 @@ CLASSES = {
     "0.31.0": "unguarded",
     "0.32.0": "unguarded",
     "0.33.0": "unguarded",
+    "0.34.0": "fixed",
     "fork-0.24": "unguarded",
     "leaky": "leaky",
     "fixed-backend": "fixed",
