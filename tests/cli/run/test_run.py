@@ -351,7 +351,7 @@ def test_the_current_folder_is_no_part_of_a_scripts_path(
         assert started is not None
         return probe(started).reason
 
-    # The package is imported at the start, before the current folder or the script's is on the path.
+    # The package is imported at the start, before these folders are on the path.
     write(folder, {"hisparse_guard/__init__.py": "raise ImportError('beside the script')"})
     for words in ((folder / "serve",), (tmp_path / "link",), (bare, folder / "serve")):
         assert reason(*words) is None
