@@ -56,7 +56,8 @@ _VALUE_FIRST = re.compile(
 )
 # vLLM's `--api-key` takes several words.
 _MORE_WORDS = re.compile(
-    r"(?P<name>--api-key[ =\t]+\*\*\*)(?P<link>)(?P<value>(?:[ \t]+(?!-)[^\s;|&\\'\"]+)+)"
+    r"(?P<name>--api-key[ =\t]+['\"]?\*\*\*['\"]?)(?P<link>)"
+    rf"(?P<value>(?:[ \t]+(?!-)(?:(?:{_QUOTED})(?=\s|$)|[^\s;|&\\'\"]+))+)"
 )
 _BEARER = re.compile(r"\b(?P<name>Bearer|Basic)(?P<link>\s+)(?P<value>[A-Za-z0-9._~+/=-]{8,})")
 _USERINFO = re.compile(
@@ -87,10 +88,33 @@ PARTS = re.compile(r"[^\s,'\"\\\[\](){}*]{6,}")
 # Everything that follows a secret name, in a text that is to be given away.
 _LOOSE = re.compile(
     rf"(?P<name>(?<!\w)(?:{NAME}|api key))"
-    r"(?P<link>(?:[\s'\"\\:=,>()\[\]{}-]|%3D|\bis\b){1,24})"
+    r"(?P<link>(?:[\s'\"\\:=,>()\[\]{}|-]|%3D|\bis\b){1,24})"
     r"(?P<value>[^\s'\"\\,;()\[\]{}<>&%=:*]{3,})",
     re.I,
 )
+# A bare `key` is often none, and in a text that is to be given away it may be one.
+_KEY = re.compile(
+    r"(?P<name>(?<![\w.-])key)(?P<link>\s*=\s*b?\\{0,16}['\"]?)(?P<value>[^\s'\"\\,;&)\]}]{3,})",
+    re.I,
+)
+# The parameters of `Authorization: Digest …`, up to the last.
+_SCHEME = re.compile(
+    r"(?P<name>\bauthorization)(?P<link>['\"]?\s*[:=]\s*b?['\"]?)"
+    r"(?P<value>[A-Za-z0-9-]+\s+\w+=(?:\"[^\"\n]*\"|[^\s,]+)"
+    r"(?:\s*,\s*\w+=(?:\"[^\"\n]*\"|[^\s,]+))*)",
+    re.I,
+)
+_MORE_ITEMS = re.compile(
+    r"(?P<name>--api-key['\"],\s*['\"]?\*\*\*['\"]?)(?P<link>)"
+    rf"(?P<value>(?:,\s*(?!['\"]-)(?:{_QUOTED}))+)"
+)
+# Characters written by their numbers, which would hide a name or its quotes.
+_NUMBERED = re.compile(
+    r"\\+(?:u00|x)(?P<hex>[2-7][0-9a-f])|&\#x(?P<html>[2-7][0-9a-f]);|&\#0*(?P<decimal>\d{2,3});"
+    r"|%(?P<percent>4[1-9a-f]|5[0-9a]|6[1-9a-f]|7[0-9a])|&(?P<word>quot|apos|amp|lt|gt);",
+    re.I,
+)
+_WORDS = {"quot": '"', "apos": "'", "amp": "&", "lt": "<", "gt": ">"}
 _SECRET_NAME = re.compile(rf"^-{{0,2}}{NAME}$", re.I)
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z][a-z])")
 
@@ -150,11 +174,24 @@ def mask_loosely(text: str, found: list[str]) -> str:
     def replace(match: re.Match[str]) -> str:
         if _NOT_SECRET.search(match["name"]) or match["value"].isdigit():
             return match[0]
-        found.append(match["value"])
+        found.extend(PARTS.findall(match["value"]))
         return f"{match['name']}{match['link']}{MASK}"
 
-    text = mask(text, found)
-    return _LOOSE.sub(replace, text) if _HINT.search(text) else text
+    text = _NUMBERED.sub(_character, text)
+    if not _HINT.search(text):
+        return text
+    text = mask(_SCHEME.sub(replace, text), found)
+    for pattern in (_LOOSE, _KEY, _MORE_ITEMS):
+        text = pattern.sub(replace, text)
+    return text
+
+
+def _character(found: re.Match[str]) -> str:
+    if found["word"]:
+        return _WORDS[found["word"].lower()]
+    digits = found["hex"] or found["html"] or found["percent"]
+    code = int(digits, 16) if digits else int(found["decimal"])
+    return chr(code) if 32 <= code < 127 else found[0]
 
 
 def mask_environment(environment: Mapping[str, str]) -> dict[str, str]:

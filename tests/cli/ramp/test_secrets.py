@@ -158,6 +158,14 @@ LOGS: dict[str, str] = {
     "flag and value": f"argv\n- --api-key\n- {S}\n",
     "name, then equals": f"[x]\npassword\n={S}",
     "a mapping in one line": f"INFO {{'credentials': {{'user': {{'n': 'x'}}, 'pw2': '{S}'}}}}",
+    "several words": f"INFO args: --api-key '{S}' '{WORD}' --port 1",
+    "several items": f"INFO argv ['vllm', '--api-key', '{S}', '{WORD}', '--port']",
+    "digest": f'INFO Authorization: Digest username="u", response="{S}"',
+    "escaped name": f"INFO pass\\u0077ord={S} pass%77ord={S} pass\\x77ord: {S}",
+    "HTML": f"INFO password&quot;: &quot;{S}&quot; and token&#34;: &#x22;{S}&#34;",
+    "table": f"| password | {S} |",
+    "passcode": f"INFO passcode: {S}",
+    "key": f'INFO key={S} "GET /v1/models?key={WORD} HTTP/1.1" 200',
 }
 
 
