@@ -115,9 +115,12 @@ def _tokens(server: Server, model: str | None, count: int) -> str:
         ids, text = choice.get("token_ids"), choice.get("text")
     except (KeyError, IndexError, TypeError, AttributeError):
         raise NoAnswer("/v1/completions is answered without a completion") from None
+    answered = answer.get("model")
+    if model is not None and answered not in (model, None):
+        raise NoAnswer(f"answered as model {answered!r}, not {model!r}")
     if choice.get("finish_reason") not in ("length", "stop"):
         raise NoAnswer("the completion did not end well")
-    if isinstance(ids, list) and ids:
+    if isinstance(ids, list) and ids and all(type(one) is int and one >= 0 for one in ids):
         return f"{len(ids)} tokens"
     if isinstance(text, str) and text:
         return f"{len(text)} characters"

@@ -254,6 +254,9 @@ class Server:
         if status != 200:
             raise BadAnswer(f"http {status}", error_message(status, bytes(refused)), status)
         found.check(model=self.dialect.model, done_mark=self.dialect.done_mark)
+        if isinstance(prompt, list) and found.usage and found.usage[0] != len(prompt):
+            told = f"usage tells {found.usage[0]} prompt tokens, {len(prompt)} were sent"
+            raise BadAnswer("usage", told)
         if self.dialect.counted and not found.token_ids:
             raise BadAnswer("usage", "the stream carries no token ids any more")
         return found

@@ -8,6 +8,8 @@ from typing import Any
 from hisparse_guard.cli.ramp.api import BadAnswer, parse_json, printable
 
 GOOD_ENDS = ("length", "stop")
+# What a line of an event stream may begin with; an empty field name is a comment.
+_FIELDS = (b"data", b"event", b"id", b"retry", b"")
 
 
 class Stream:
@@ -34,6 +36,7 @@ class Stream:
         self._buffer = bytearray()
         self._searched = 0
         self._error_event = False
+        self._last_usage: tuple[int, int] | None = None
 
     def feed(self, block: bytes) -> None:
         """Raises:
@@ -51,6 +54,9 @@ class Stream:
         if line.startswith(b"event:"):
             self._error_event = line[6:].strip() == b"error"
         if not line.startswith(b"data:"):
+            if line and line.partition(b":")[0] not in _FIELDS:
+                shown = printable(line[:80].decode(errors="replace"))
+                raise BadAnswer("stream error", f"a line that is no event: {shown}")
             return
         data = line[5:].strip()
         if data == b"[DONE]":
@@ -61,7 +67,8 @@ class Stream:
             raise BadAnswer("stream error", "more data after [DONE]")
         if not isinstance(event, dict):
             raise BadAnswer("stream error", "an event that is no object")
-        if self._error_event or event.get("error") or event.get("object") == "error":
+        told = event.get("error") is not None or event.get("object") == "error"
+        if self._error_event or told:
             said = event.get("error") or event
             if isinstance(said, dict):
                 said = said.get("message") or said
@@ -70,7 +77,9 @@ class Stream:
 
     def _event(self, event: dict[str, Any]) -> None:
         model, choices, usage = event.get("model"), event.get("choices"), event.get("usage")
-        if isinstance(model, str):
+        if model is not None and not isinstance(model, str):
+            raise BadAnswer("stream error", "a model name of a wrong type")
+        if model is not None:
             self.models.add(model)
         if usage is not None:
             self._usage(usage)
@@ -95,8 +104,10 @@ class Stream:
                 text = text + part if isinstance(text, str) else text
         if not isinstance(text, str) or not isinstance(ids, list):
             raise BadAnswer("stream error", "text or token ids of a wrong type")
-        if not all(type(one) is int for one in ids):
+        if not all(type(one) is int and one >= 0 for one in ids):
             raise BadAnswer("stream error", "token ids of a wrong type")
+        if choice.get("index") not in (0, None):
+            raise BadAnswer("stream error", "a choice that was not asked for")
         if ids or text:
             if self.finish is not None:
                 raise BadAnswer("stream error", "more text after the end was told")
@@ -106,7 +117,10 @@ class Stream:
             self.text.append(text)
         finish = choice.get("finish_reason")
         if finish is not None:
-            self.finish = printable(str(finish), 40)
+            end = printable(str(finish), 40)
+            if self.finish not in (None, end):
+                raise BadAnswer("stream error", f"two ends: {self.finish!r}, then {end!r}")
+            self.finish = end
 
     def _usage(self, usage: Any) -> None:
         prompt, told = (
@@ -117,6 +131,11 @@ class Stream:
         if type(prompt) is not int or type(told) is not int or prompt < 0 or told < 0:
             raise BadAnswer("stream error", "a usage record of a wrong shape")
         self.usage = (prompt, told)
+        if self.finish is not None:
+            # Before the end, a record may count on; after it, another one contradicts it.
+            if self._last_usage not in (None, self.usage):
+                raise BadAnswer("usage", "two usage records that contradict each other")
+            self._last_usage = self.usage
 
     @property
     def answer(self) -> str:

@@ -64,6 +64,26 @@ def refused(handler: Handler, body: dict[str, Any]) -> None:
     handler.say(500, {"error": "EngineCore"})
 
 
+def no_tokens(handler: Handler, body: dict[str, Any]) -> None:
+    handler.say(200, {"choices": [{"token_ids": [None], "finish_reason": "length"}]})
+
+
+def another_model(handler: Handler, body: dict[str, Any]) -> None:
+    choices = [{"text": "x", "finish_reason": "length"}]
+    handler.say(200, {"model": "another", "choices": choices})
+
+
+@pytest.mark.parametrize("bad", [no_tokens, another_model])
+def test_an_answer_that_is_none(bad: Any) -> None:
+    def answer(handler: Handler, number: int, body: dict[str, Any]) -> bool:
+        bad(handler, body)
+        return True
+
+    with stub_server(Stub(answer=answer, every=True)) as stub:
+        done = probe(stub.url, "--model", MODEL)
+    assert done.returncode == 1 and "not answered" in done.stdout
+
+
 @pytest.mark.parametrize("bad", [still, empty, aborted, wrong, refused, redirect, drip, deep, bomb])
 def test_a_server_that_does_not(bad: Any) -> None:
     def answer(handler: Handler, number: int, body: dict[str, Any]) -> bool:

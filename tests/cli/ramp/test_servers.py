@@ -173,6 +173,59 @@ def bomb(handler: Handler, body: dict[str, Any] | None = None) -> None:
     handler.wfile.write(data)
 
 
+def ends_well_but(odd: Callable[[Handler], None], prompt_tokens: int = 8) -> Any:
+    """A whole answer with something odd after its last token."""
+
+    def change(handler: Handler, body: dict[str, Any]) -> None:
+        handler.begin_stream()
+        for n in range(6):
+            handler.token("length" if n == 5 else None)
+        odd(handler)
+        handler.end_stream(prompt_tokens, 6)
+
+    return change
+
+
+def choice(**fields: Any) -> Callable[[Handler], None]:
+    return lambda handler: handler.event(choices=[{"index": 0, "text": "", **fields}])
+
+
+ODD = {
+    "another prompt": (ends_well_but(lambda handler: None, prompt_tokens=1), "usage"),
+    "two usage records": (
+        ends_well_but(
+            lambda handler: handler.event(
+                choices=[], usage={"prompt_tokens": 8, "completion_tokens": 600}
+            )
+        ),
+        "usage",
+    ),
+    "two ends": (ends_well_but(choice(finish_reason="abort")), "stream error"),
+    "no event": (
+        ends_well_but(lambda handler: handler.chunk("Internal Server Error\n\n")),
+        "stream error",
+    ),
+    "an empty error": (
+        ends_well_but(lambda handler: handler.chunk('data: {"error": {}}\n\n')),
+        "stream error",
+    ),
+    "negative token": (ends_well_but(choice(token_ids=[-1])), "stream error"),
+    "another choice": (ends_well_but(choice(index=3)), "stream error"),
+    "a model that is no name": (
+        ends_well_but(lambda handler: handler.event(model=5, choices=[])),
+        "stream error",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_a_whole_answer_with_something_odd_is_a_failure(tmp_path: Path, name: str) -> None:
+    change, kind = ODD[name]
+    found = run(tmp_path, whole_but(change))
+    assert found.document["levels"][0]["failures"] == {kind: 1}
+    assert (found.code, found.document["verdict"]) == (1, "failed")
+
+
 @pytest.mark.parametrize(
     ("change", "kind"),
     [
