@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 
 import pytest
 
@@ -69,3 +70,23 @@ def test_both_name_the_same_class(name: str) -> None:
     expected = name in environments.HISPARSE_RELEASES or name in ("leaky", "fixed-backend")
     if expected:
         assert "skips the host mirror under FULL CUDA graphs" in texts[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [("mended", "not needed here: every caller"), ("0.34.0", "needed here: ")],
+)
+def test_the_guard_can_go_only_where_no_caller_leaves_it_open(name: str, advice: str) -> None:
+    path = os.pathsep.join(map(str, [*harness.guard_path(), harness.tree(name)]))
+    command = [str(environments.image_python()), "-m", "vllm.entrypoints.cli.main", "serve"]
+    done = subprocess.run(
+        [sys.executable, "-m", "hisparse_guard", "doctor", "--", *command],
+        capture_output=True,
+        text=True,
+        cwd="/",
+        env={"PATH": os.environ["PATH"], "HOME": "/nonexistent", "PYTHONPATH": path},
+        check=False,
+    )
+    assert done.returncode == 0, done
+    assert done.stdout.startswith(advice)
