@@ -69,10 +69,11 @@ def test_ramps_on_one_server_until_its_engine_is_killed(tmp_path: Path) -> None:
         running = Ramp(
             killed,
             *where,
-            *("--levels", "1,4,8", "--requests", "2,40,16", "--isl", "200", "--osl", "200"),
+            *("--levels", "1,4,8", "--requests", "2,80,16", "--isl", "200", "--osl", "100"),
         )
-        deadline = time.monotonic() + 180
-        while _metric(server.base_url, "vllm:num_requests_running") < 4:
+        # More than one at once: the second level has begun.
+        deadline = time.monotonic() + 600
+        while _metric(server.base_url, "vllm:num_requests_running") < 2:
             assert time.monotonic() < deadline and running.process.poll() is None
             time.sleep(0.05)
         os.kill(server.pid_of("EngineCore"), signal.SIGKILL)
