@@ -7,7 +7,7 @@ BIN := .venv/bin
 # Test processes at once; the conformance trees and the servers want a core each.
 JOBS ?= 2
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench gpu clean
 
 .venv/.ready: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed: make PYTHON=python3.12 …")'
@@ -30,6 +30,10 @@ test: lint
 
 bench: .venv/.ready
 	$(BIN)/python -m benchmarks
+
+# On a machine with two GPUs (or one, for a part of it); says first what it will do.
+gpu: .venv/.ready
+	$(BIN)/python -m benchmarks.gpu $(GPU_OPTIONS)
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
