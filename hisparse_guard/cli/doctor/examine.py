@@ -153,12 +153,18 @@ def _read(words: Sequence[str], started: Started, seen: Mapping[str, Any]) -> Fa
         build=build_class(folders),
         kernel=read_kernel(flashinfer_folders) if flashinfer_folders else None,
         signs=found,
+        plugin_signs=read_signs(_plugin_folders(seen)),
         patches=_patches(folders),
         obeys_variable=_names_variable(folders),
     )
     if facts.build is not None and facts.build.label == "fixed":
         facts = _with_calls(facts)
     return facts
+
+
+def _plugin_folders(seen: Mapping[str, Any]) -> list[str]:
+    """Where the plugins that vLLM loads are, its own and the guard's left out."""
+    return sorted({folder for plugin in seen["plugins"] for folder in plugin["folders"]})
 
 
 def _names_variable(folders: Sequence[str]) -> bool:
@@ -179,8 +185,9 @@ def _with_calls(facts: Facts) -> Facts:
 def _patches(folders: Sequence[str]) -> tuple[Finding, ...]:
     try:
         from hisparse_guard.cli.doctor.patchable import check_patches
+        from hisparse_guard.cli.doctor.rebinding import rebindings
         from hisparse_guard.runtime.patches import PATCHES
     except ImportError as error:
         text = f"what the guard patches cannot be gone through: {error}; use doctor of a bundle"
         return (Finding("unknown", "patches", text),)
-    return tuple(check_patches(folders, PATCHES))
+    return (*check_patches(folders, PATCHES), *rebindings(folders, PATCHES))

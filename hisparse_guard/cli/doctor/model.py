@@ -55,6 +55,7 @@ class Facts:
     Attributes:
         seen: what the interpreter said of itself.
         probe: whether the guard gets into it.
+        signs, plugin_signs: of vLLM's tree, and of the plugins that it loads.
         build, kernel: the labels; None where there is no vLLM, or no FlashInfer.
         patches: per patch of the runtime, its name and why it cannot be applied (None: it can).
         calls: calls that do not pass what init resolved; None where that was not looked
@@ -71,6 +72,7 @@ class Facts:
     build: Build | None = None
     kernel: Kernel | None = None
     signs: Signs = field(default_factory=Signs)
+    plugin_signs: Signs = field(default_factory=Signs)
     patches: tuple[Finding, ...] = ()
     calls: tuple[Call, ...] | None = None
     calls_unread: str | None = None

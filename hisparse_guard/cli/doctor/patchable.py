@@ -15,8 +15,15 @@ from hisparse_guard.runtime.decision import parse_answer
 from hisparse_guard.runtime.telemetry.build_class import RESOLVER, module_source
 
 State = Literal["ok", "absent", "unfit", "unknown"]
-# Decorators that give back a function that is called as the one they decorate.
-_PLAIN_DECORATORS = {"contextmanager", "cache", "lru_cache", "wraps", "no_grad", "inference_mode"}
+# Decorators that give back a function that is called as the one they decorate, by where they are
+# from; and those of them that do not change what it answers.
+_CACHES = {"functools.cache", "functools.lru_cache"}
+_PLAIN_DECORATORS = {
+    *_CACHES,
+    *("contextlib.contextmanager", "functools.wraps", "torch.no_grad", "torch.inference_mode"),
+}
+# The one variable of vLLM's whose choices are known.
+_VARIABLE = "VLLM_FLASHINFER_ALLREDUCE_BACKEND"
 _DEPTH = 4
 _ORDER: tuple[State, ...] = ("ok", "unknown", "unfit", "absent")
 
@@ -67,6 +74,10 @@ class Source:
             if dynamic:
                 return Found("unknown", f"whether {module} has {name} cannot be told: {dynamic}")
             return Found("absent", f"{module} has no {name}")
+        if replaced := _replaces_names(tree):
+            return Found("unknown", f"what {name} is in {module} cannot be told: {replaced}")
+        if bound[0] not in tree.body:
+            return Found("unknown", f"{module} binds {name} under a condition")
         if len(bound) > 1 or _rebound_later(tree, name):
             every = [self._bound(module, one, name, depth) for one in bound]
             if all(one.state == "unfit" for one in every):
@@ -79,7 +90,8 @@ class Source:
         if isinstance(node, ast.ClassDef):
             return Found("unfit", f"{where} is a class and no function")
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            odd = [d for d in node.decorator_list if _last_name(d) not in _PLAIN_DECORATORS]
+            tree = self.tree(module)
+            odd = [d for d in node.decorator_list if _from_where(d, tree) not in _PLAIN_DECORATORS]
             if odd:
                 return Found("unknown", f"{where} is decorated with {ast.unparse(odd[0])}")
             if isinstance(node, ast.AsyncFunctionDef):
@@ -115,6 +127,8 @@ def check_patches(folders: Sequence[str], patches: Sequence[Any]) -> Iterator[Fi
             yield Finding(level, "patches", f"{best.text}: the guard does not know it so")
         elif patch.needed:
             yield Finding("fix", "patches", f"{best.text}: there the guard cannot act")
+        else:
+            yield Finding("note", "patches", f"{best.text}: docs/audit.md says what that costs")
         if patch.name == RESOLVER and best.function is not None:
             yield from _check_answer(source, best)
     yield Finding("ok", "patches", f"{fine} functions of vLLM are there and can be wrapped")
@@ -123,7 +137,10 @@ def check_patches(folders: Sequence[str], patches: Sequence[Any]) -> Iterator[Fi
 def _check_answer(source: Source, resolver: Found) -> Iterator[Finding]:
     assert resolver.function is not None
     where = f"{resolver.module}.{resolver.function.name}"
+    decorators = resolver.function.decorator_list
     try:
+        if {_from_where(one, source.tree(resolver.module)) for one in decorators} - _CACHES:
+            raise Unreadable(f"it is decorated with {ast.unparse(decorators[0])}")
         for shape in _answers(source, resolver.module, resolver.function):
             if parse_answer(shape) is None:
                 text = f"{where} answers {shape!r}, a shape that the guard does not know: it would"
@@ -178,8 +195,7 @@ def _backends(value: ast.expr | None, own: list[ast.AST]) -> Iterator[Any]:
     for found in _values(value, own, ast.Attribute):
         if not isinstance(found, ast.AST):
             yield found
-        elif ast.unparse(found).startswith(("envs.VLLM_", "vllm.envs.VLLM_")):
-            # A variable of vLLM's with choices is a string.
+        elif ast.unparse(found) in (f"envs.{_VARIABLE}", f"vllm.envs.{_VARIABLE}"):
             yield "mnnvl"
         else:
             raise Unreadable(f"it returns {ast.unparse(found)}")
@@ -212,7 +228,12 @@ def _values(value: ast.expr | None, own: list[ast.AST], *kinds: type[ast.expr]) 
 
 def _assigned(name: str, own: list[ast.AST]) -> Iterator[ast.expr]:
     for node in own:
+        # `except … as name`, `case name`, and `with … as name` below.
+        if getattr(node, "name", None) == name:
+            raise Unreadable(f"it takes {name} from {ast.unparse(node)[:60]}")
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if isinstance(node, ast.withitem):
+            targets = [node.optional_vars]
         for target in targets:
             if isinstance(target, ast.Name) and target.id == name:
                 value = getattr(node, "value", None)
@@ -268,14 +289,40 @@ def _bindings(body: Sequence[ast.stmt], name: str) -> Iterator[ast.stmt]:
 
 def _dynamic(tree: ast.Module) -> str | None:
     """What in a module may bind names that are not in its source."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name == "__getattr__":
+            return "it has a __getattr__"
+    return _replaces_names(tree)
+
+
+def _replaces_names(tree: ast.Module) -> str | None:
+    """What in a module may give its names another meaning than its statements say."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and any(a.name == "*" for a in node.names):
             return f"from {node.module} import *"
         if isinstance(node, ast.Call) and _last_name(node) in ("globals", "exec"):
             return f"it calls {_last_name(node)}"
-        if isinstance(node, ast.FunctionDef) and node.name == "__getattr__" and node in tree.body:
-            return "it has a __getattr__"
+        if isinstance(node, (ast.Assign, ast.Delete)):
+            for target in map(ast.unparse, node.targets):
+                if target.startswith("sys.modules"):
+                    return f"it changes {target}"
+    for statement in _statements(tree.body):
+        if isinstance(statement, ast.Expr) and _last_name(statement.value) == "setattr":
+            return "it calls setattr"
     return None
+
+
+def _from_where(decorator: ast.expr, tree: ast.Module | None) -> str:
+    """The full name of a decorator that the module imports; '' for what it makes itself."""
+    if isinstance(decorator, ast.Call):
+        decorator = decorator.func
+    first, _, rest = ast.unparse(decorator).partition(".")
+    bound = list(_bindings(tree.body if tree else (), first))
+    if len(bound) != 1 or not isinstance(bound[0], (ast.Import, ast.ImportFrom)):
+        return ""
+    original = next(a.name for a in bound[0].names if (a.asname or a.name) == first)
+    parts = [getattr(bound[0], "module", None), original, rest]
+    return ".".join(part for part in parts if part)
 
 
 def _rebound_later(tree: ast.Module, name: str) -> bool:

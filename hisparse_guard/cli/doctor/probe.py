@@ -58,7 +58,7 @@ def _distribution(name: str, folders: Iterable[str]) -> Any:
     }
 
 
-def _plugins() -> List[Dict[str, str]]:  # noqa: UP006
+def _plugins() -> List[Dict[str, Any]]:  # noqa: UP006
     from importlib import metadata
 
     found = []
@@ -69,8 +69,19 @@ def _plugins() -> List[Dict[str, str]]:  # noqa: UP006
             # Metadata of someone else's that cannot be read.
             continue
         for point in points:
-            if point.group == "vllm.general_plugins":
-                found.append({"name": point.name, "value": point.value})
+            if point.group in ("vllm.general_plugins", "vllm.platform_plugins"):
+                top = point.value.partition(":")[0].partition(".")[0].strip()
+                place = None if top in ("vllm", "hisparse_guard") else _location(top)
+                folders = place and (place.get("folders") or [place.get("origin")])
+                group = point.group.partition(".")[2]
+                found.append(
+                    {
+                        "group": group,
+                        "name": point.name,
+                        "value": point.value,
+                        "folders": [folder for folder in folders or () if folder],
+                    }
+                )
     return found
 
 
@@ -115,6 +126,19 @@ def _patched(names: Iterable[str], folders: List[str]) -> List[Dict[str, Any]]: 
         if spec is not None:
             kind = type(spec.loader).__name__
             found.append({"module": name, "patched": kind == "PatchLoader", "loader": kind})
+    return found
+
+
+def _remnants() -> List[str]:  # noqa: UP006
+    """What is named like FlashInfer on the path, whether Python can import it or not."""
+    found = []
+    for entry in sys.path:
+        try:
+            names = [path.name for path in Path(entry or ".").iterdir()]
+        except OSError:
+            continue
+        ours = ("flashinfer", "flashinfer_jit_cache")
+        found += [str(Path(entry, name)) for name in names if name.partition(".")[0] in ours]
     return found
 
 
@@ -167,6 +191,7 @@ def main() -> None:
                 found["metadata_error"] = repr(error)
     seen["plugins"] = _plugins()
     seen["unlisted"] = _unlisted()
+    seen["flashinfer_named"] = _remnants()
     folders = (seen["vllm"] or {}).get("folders") or []
     wanted = modules.split(",") if folders and seen["planted"] else []
     seen["patched_modules"] = _patched(wanted, folders)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import stat
 from collections.abc import Iterable, Iterator
@@ -10,22 +9,30 @@ from pathlib import Path
 
 from hisparse_guard.cli.doctor.model import Signs
 
-WORKSPACE = b"create_allreduce_fusion_workspace"
-# As identifiers, classes and constants are spelled; byte code and compiled modules hold them too.
-HISPARSE = (b"hisparse", b"HiSparse", b"HISPARSE", b"Hisparse", b"hi_sparse", b"hiSparse")
+# Without regard to case; byte code and compiled modules hold them too. FlashInfer's function that
+# makes a workspace, its classes of workspaces, and its own modules of the mnnvl one.
+WORKSPACE = (
+    b"create_allreduce_fusion_workspace",
+    b"allreducefusionworkspace",
+    b"trtllm_mnnvl",
+)
+HISPARSE = (b"hisparse", b"hi_sparse", b"hi-sparse")
 NO_FILE = "a pipe or a device in a module's place"
-# Below this many bytes a file is read whole; compiled modules can be large.
-_SMALL = 1 << 22
-CODE = (".py", ".pyc", ".so", ".pyd", ".pth")
+# Compiled modules can be large: read in parts, which overlap by more than the longest word.
+_PART = 1 << 22
+_OVERLAP = 64
+COMPILED = (".so", ".pyd")
+# With what code may be made of, or taken from, at run time.
+CODE = (".py", ".pyc", *COMPILED, ".pth", ".pyx", ".json", ".zip", ".egg", ".whl")
 
 
 def read_signs(folders: Iterable[str]) -> Signs:
-    """The signs in the package that lies in `folders`."""
+    """The signs in the packages that lie in `folders`; a module of its own is given as a file."""
     hisparse: list[str] = []
     workspace: list[str] = []
     unreadable: list[str] = []
     for folder in folders:
-        for path, problem in _code_files(Path(folder)):
+        for path, problem in code_files(Path(folder)):
             name = os.path.relpath(path, folder)
             if problem is None:
                 try:
@@ -41,23 +48,28 @@ def read_signs(folders: Iterable[str]) -> Signs:
 
 
 def _search(path: Path) -> tuple[bool, bool]:
-    """Whether the file names HiSparse, and the function that makes a workspace."""
+    """Whether the file, or its name, names HiSparse; and what makes a workspace."""
+    hisparse = any(word in os.fsencode(path.name).lower() for word in HISPARSE)
+    workspace, end = False, b""
     with path.open("rb") as file:
-        if os.fstat(file.fileno()).st_size < _SMALL:
-            text = file.read()
-            return any(word in text for word in HISPARSE), WORKSPACE in text
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return any(data.find(word) >= 0 for word in HISPARSE), data.find(WORKSPACE) >= 0
+        while part := file.read(_PART):
+            text = end + part.lower()
+            hisparse = hisparse or any(word in text for word in HISPARSE)
+            workspace = workspace or any(word in text for word in WORKSPACE)
+            end = text[-_OVERLAP:]
+    return hisparse, workspace
 
 
-def _code_files(folder: Path) -> Iterator[tuple[Path, str | None]]:
+def code_files(folder: Path) -> Iterator[tuple[Path, str | None]]:
     """Every file that Python could import below `folder`, with what is wrong with it."""
     problems: list[tuple[Path, str | None]] = []
 
     def cannot_list(error: OSError) -> None:
         problems.append((Path(error.filename), f"cannot be listed: {error.strerror}"))
 
-    if not folder.is_dir():
+    if folder.is_file():
+        yield folder, None
+    elif not folder.is_dir():
         yield folder, "no folder"
     visited: set[tuple[int, int]] = set()
     for root, names, files in os.walk(folder, onerror=cannot_list, followlinks=True):
@@ -72,7 +84,9 @@ def _code_files(folder: Path) -> Iterator[tuple[Path, str | None]]:
             if name.endswith(CODE):
                 yield Path(root, name), "a folder in a module's place"
         for name in files:
-            if name.endswith(CODE):
+            if name.endswith(COMPILED) and f"{name.partition('.')[0]}.py" in files:
+                yield Path(root, name), "a compiled module in front of its source"
+            elif name.endswith(CODE) or ".so." in name:
                 yield Path(root, name), _problem(Path(root, name))
     yield from problems
 

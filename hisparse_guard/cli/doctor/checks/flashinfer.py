@@ -21,6 +21,11 @@ def flashinfer(facts: Facts) -> Iterator[Finding]:
         text = "not on this Python's path: vLLM does without its all-reduce"
         if found and found.get("error"):
             yield Finding("unknown", "flashinfer", f"cannot be looked for: {found['error']}")
+        elif facts.seen["flashinfer_named"]:
+            text = (
+                f"{facts.seen['flashinfer_named'][0]} is there, and Python finds no package in it"
+            )
+            yield Finding("unknown", "flashinfer", text)
         else:
             yield Finding("note", "flashinfer", text)
         return

@@ -66,12 +66,26 @@ def signs(facts: Facts) -> Iterator[Finding]:
             f"its config has no hisparse_config, yet HiSparse is named in "
             f"{_first(facts.signs.hisparse)}",
         )
+    plugins = facts.plugin_signs
+    if facts.build.label == "no-hisparse" and (plugins.hisparse or plugins.unreadable):
+        yield Finding(
+            "unknown",
+            "signs",
+            "a plugin that vLLM loads names HiSparse, or cannot be read: "
+            f"{_first(plugins.hisparse or plugins.unreadable)}",
+        )
+    if plugins.workspace:
+        yield Finding(
+            "unknown",
+            "signs",
+            f"a plugin that vLLM loads names FlashInfer's workspace: {_first(plugins.workspace)}",
+        )
     if facts.build.label == "no-fi-allreduce" and facts.signs.workspace:
         yield Finding(
             "unknown",
             "signs",
             "FlashInfer's workspace is made elsewhere than the guard looks: "
-            f"create_allreduce_fusion_workspace is named in {_first(facts.signs.workspace)}",
+            f"it is named in {_first(facts.signs.workspace)}",
         )
     if facts.concerned:
         others = tuple(sorted(set(facts.signs.workspace) - KNOWN_MAKERS))
@@ -79,8 +93,8 @@ def signs(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 "unknown",
                 "signs",
-                f"create_allreduce_fusion_workspace is also named in {_first(others)}: a workspace "
-                "made there may pass the guard by",
+                f"FlashInfer's workspace is also named in {_first(others)}: one made there may pass "
+                "the guard by",
             )
 
 

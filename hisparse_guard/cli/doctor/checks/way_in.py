@@ -118,7 +118,9 @@ def _ours(facts: Facts) -> str | None:
 
 
 def _has_plugin(facts: Facts) -> bool:
-    return any(p["name"] == PLUGIN for p in facts.seen["plugins"])
+    return any(
+        p["name"] == PLUGIN and p["group"] == "general_plugins" for p in facts.seen["plugins"]
+    )
 
 
 def _plugin_is_loaded(facts: Facts) -> bool:
