@@ -29,7 +29,7 @@ test: lint
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 
 bench: .venv/.ready
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks $(ROWS)
 
 # On a machine with two GPUs (or one, for a part of it); says first what it will do.
 gpu: .venv/.ready
