@@ -40,7 +40,6 @@ DERIVED = {
     "workspaces_mixed": "mnnvl and trtllm workspaces, and neither is the last on all ranks",
     "served_on": "the same engine made tokens again well after the error",
     "hardware_before": "the driver logged a hardware Xid before the error",
-    "kernel_named": "a kernel outside the all-reduce is in the traceback of the error",
     "slow_decode": "three statistics lines and more below 6 tokens/s a request without prefill",
     "corrupted": "vLLM counted requests with NaN logits",
     "trtllm_asked": "VLLM_FLASHINFER_ALLREDUCE_BACKEND=trtllm is in the configuration",

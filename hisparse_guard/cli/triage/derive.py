@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Set
 
-from hisparse_guard.cli.triage.run import Run, in_a_kernel
+from hisparse_guard.cli.triage.run import Run
 from hisparse_guard.cli.triage.standstill import seconds
 
 _WAITS = {"rpc_timeout", "nccl_timeout", "gloo_timeout", "gloo_peer_closed"}
@@ -95,10 +95,6 @@ def _hardware_before(run: Run) -> bool:
     return not errors or xid.places[0].order < min(errors)
 
 
-def _kernel_named(run: Run) -> bool:
-    return in_a_kernel(run.kernel_frame)
-
-
 def _launch_blocking(run: Run) -> bool:
     return (run.facts.value("launch_blocking") or "0") not in ("0", "None", "False", "false")
 
@@ -115,7 +111,6 @@ _BY_RUN: dict[str, Callable[[Run], bool]] = {
     "guard_part": lambda run: bool(run.unguarded_ranks()),
     "served_on": _served_on,
     "hardware_before": _hardware_before,
-    "kernel_named": _kernel_named,
     "slow_decode": lambda run: run.slow_lines >= 3,
     "corrupted": lambda run: run.corrupted is not None,
     "trtllm_asked": lambda run: run.facts.value("allreduce_backend_env") == "trtllm",

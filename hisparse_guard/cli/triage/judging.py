@@ -175,7 +175,7 @@ def triage(
         judge(run, symptoms, told.vouches_for(run, len(found)) if told else frozenset())
         for run in found
     ]
-    verdict, reasons = overall(judged, results, told.exit_code if told else None)
+    verdict, reasons = overall(judged, results, told.report.exit_code if told else None)
     if told is not None:
         reasons += told.remarks(found)
     dropped = sum(one.runs.dropped for one in readers)

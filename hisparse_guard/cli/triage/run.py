@@ -39,7 +39,6 @@ _CLIENT_PART = re2.compile(r"(?i)\breq(?:uest)?s?\b|[\"'`{]|\bprompt\b|\bid\b")
 _CORRUPTED = re2.compile(r"Corrupted: [1-9]\d{0,9} reqs")
 _GUARD_RANK = re2.compile(r"\brank[= ](\d{1,6})\b")
 _LIBRARY = ("torch/", "concurrent/", "threading.py", "multiprocessing/", "asyncio/", "ray/_private")
-_OWN = ("v1/executor/", "v1/engine/", "v1/worker/", "cuda_graph", "cudagraph", "compilation/")
 
 
 @dataclass
@@ -120,7 +119,6 @@ class Run:
     corrupted: Place | None = None
     wait_in_startup: Place | None = None
     times: dict[int, str] = field(default_factory=dict)
-    kernel_frame: str | None = None
 
     @property
     def up(self) -> bool:
@@ -278,13 +276,6 @@ class Run:
     def _trouble_of(self, record: Record, fatal: tuple[str, ...]) -> None:
         text = record.exceptions[0][2] if record.exceptions else ""
         frame = _innermost(record)
-        if (
-            fatal
-            and frame
-            and not self.kernel_frame
-            and {"illegal_access", "cuda_error"} & {*fatal}
-        ):
-            self.kernel_frame = frame
         where = record.place(text=record.message)
         self._trouble(Trouble(where, text or record.message, frame, fatal))
 
@@ -339,10 +330,3 @@ def _innermost(record: Record) -> str | None:
         if not any(part in frame for part in _LIBRARY):
             return frame
     return record.frames[-1][2] if record.frames else None
-
-
-def in_a_kernel(frame: str | None) -> bool:
-    """True where a frame is of a kernel or a layer, and not of the machinery around it."""
-    if not frame or "allreduce" in frame or "trtllm_mnnvl" in frame or "hisparse" in frame:
-        return False
-    return not any(part in frame for part in (*_LIBRARY, *_OWN))
