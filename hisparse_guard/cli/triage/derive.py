@@ -11,7 +11,7 @@ _WAITS = {"rpc_timeout", "nccl_timeout", "gloo_timeout", "gloo_peer_closed"}
 # Fatal, and no crash by themselves: they follow from one, or from a time-out.
 _FOLLOW = _WAITS | {
     "engine_fatal", "worker_died", "server_error", "engine_died", "start_failed", "process_exit",
-    "stack_dump", "leaked_at_exit", "shutdown_forced",
+    "stack_dump", "leaked_at_exit", "shutdown_forced", "parent_gone", "probe_failed",
     "kv_transfer_failed",
 }  # fmt: skip
 _CUDA = ("launch_failure", "illegal_access", "cuda_error", "misaligned_address")

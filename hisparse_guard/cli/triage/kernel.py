@@ -1,4 +1,4 @@
-"""Whose process a line of the kernel is about.
+"""Whose process a line of the kernel, or of systemd, is about.
 
 The kernel counts process ids for the whole node, a container for itself, and a node runs more
 than one server: only a process id that the log itself has shows that a line is about this one.
@@ -26,6 +26,8 @@ _KERNEL = re2.compile(
     r"[^\n]{0,60}(?:Killed process|oom-kill|out of memory|Out of memory|NVRM: )"
     r"|\S{1,40}\[\d{1,9}\]: segfault|traps: |oom_reaper: "
 )
+# What systemd says of a unit.
+_UNIT = re2.compile(r"(?P<name>[\w.@:\\-]{1,200})\.(?:service|scope): ")
 # Names that vLLM's processes have: set by vLLM, the interpreter's, Ray's, PyTorch's.
 _SERVER = re2.compile(r"(?i)vllm|python|pt_|ray::|<unknown>")
 
@@ -33,7 +35,7 @@ OWN, MAYBE, OTHER = "own", "maybe", "other"
 
 
 class Victim(NamedTuple):
-    """A process as the kernel names it; None where it does not."""
+    """A process as the kernel names it, or a unit; None where it does not."""
 
     name: str | None
     pid: int | None
@@ -41,6 +43,8 @@ class Victim(NamedTuple):
 
 def victim(message: str) -> Victim | None:
     """The process that a message of the kernel is about; None where it is not of that kind."""
+    if unit := _UNIT.match(message):
+        return None if "vllm" in unit.group("name").lower() else Victim(unit.group("name"), None)
     if not _KERNEL.match(message):
         return None
     for pattern in _WAYS:

@@ -235,7 +235,9 @@ class Run:
         elif "shutdown" in said and self.shutdown is None and not self.troubles:
             self.shutdown = place
             self.told_at = dict(self.times)
-        elif "shutdown_complete" in said and self.shutdown is not None:
+        elif self.shutdown is not None and (
+            "shutdown_complete" in said or ("engine_ended" in said and "servers_told" in self.seen)
+        ):
             self.shutdown_done = place
 
     def _whose(self, record: Record) -> str:

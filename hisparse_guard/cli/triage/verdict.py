@@ -115,7 +115,7 @@ def _unnamed(run: Run, symptoms: Sequence[str]) -> tuple[str, list[str]]:
         missing.append("it was told to stop; that it stopped is not shown")
     alive = run.last_answer.order if run.last_answer else 0
     if run.elsewhere and run.elsewhere[-1].order > alive:
-        missing.append("no sign of life after what the kernel says of a process")
+        missing.append("no sign of life after what the node says of a process")
     if missing:
         return INCONCLUSIVE, missing
     end = (
@@ -221,8 +221,10 @@ def _ranks(run: Run, fault: Fault) -> tuple[str, ...]:
 def _circumstances(run: Run, names: set[str], findings: Sequence[Finding]) -> list[str]:
     found = []
     for at in run.elsewhere:
-        name, pid = victim(at.text) or (None, None)
-        found.append(f"line {at.number}: the kernel speaks of another program, {name} ({pid})")
+        of = victim(at.text)
+        if of is not None:
+            which = of.name if of.pid is None else f"{of.name}, process id {of.pid}"
+            found.append(f"line {at.number}: the node speaks of another program ({which})")
     if "kernel_waits" in names and any("mnnvl" in one.fault.id for one in findings):
         found.append(
             "the guard's evidence says kernel class `waits`: FlashInfer's kernel waits for all "
