@@ -271,6 +271,7 @@ class Runner:
             request.fail(error.kind, str(error))
         else:
             request.done = True
+            request.without_text = self._known.text and not stream.answer
             request.prompt_tokens = stream.usage[0] if stream.usage else None
             request.latency_s = time.monotonic() - begun
             request.ttft_s = stream.times[0] - begun

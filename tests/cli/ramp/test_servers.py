@@ -422,3 +422,20 @@ def test_what_cannot_be_written_is_said_before_the_load(tmp_path: Path) -> None:
 def test_no_server(tmp_path: Path) -> None:
     found = ramp(tmp_path, "http://127.0.0.1:9", MODEL, *WORDS)
     assert (found.code, found.document["verdict"]) == (1, "inconclusive")
+
+
+def ids_alone(handler: Handler, body: dict[str, Any]) -> None:
+    handler.begin_stream()
+    for n in range(6):
+        handler.token("length" if n == 5 else None, text="")
+    handler.end_stream(8, 6)
+
+
+def test_token_ids_without_text_are_no_shown_answer(tmp_path: Path) -> None:
+    found = run(tmp_path, whole_but(ids_alone))
+    assert (found.code, found.counts) == (1, [(2, 4, 0)])
+    assert found.document["verdict"] == "inconclusive"
+    assert "1 answer with token ids and no text" in found.document["sentence"]
+    # A server without a detokenizer never sends text; its ids are compared before and after.
+    found = run(tmp_path, Stub(text=""))
+    assert found.code == 0 and any("are text" in one for one in found.document["not_shown"])
