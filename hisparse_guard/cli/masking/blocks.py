@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from hisparse_guard.cli.masking.text import MASK, NAME, is_secret_name
+from hisparse_guard.cli.masking.text import MASK, NAME, hinted, is_secret_name
 
 _QUOTE = r"\\{0,16}['\"]?"
 _LINK = rf"{_QUOTE}\s*(?:=>|[:=])\s*"
@@ -73,6 +73,9 @@ class Blocks:
         if self._open and record and (record != self._open.record or not re.search(r"\d", record)):
             self._open = None
         if not body.strip():
+            return text
+        if self._open is None and not self._named and "alue" not in body and not hinted(body):
+            self._last_value = ""
             return text
         body = self._continued(body, found)
         body = self._unclosed(self._groups(body, record, found), record, found)

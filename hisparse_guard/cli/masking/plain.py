@@ -37,6 +37,8 @@ _ALIKE = str.maketrans(
 
 def seen(line: str) -> str:
     """`line` without what a terminal would not show."""
+    if line.isascii() and line.isprintable():
+        return line
     return _UNSEEN.sub("", _SEPARATING_ZERO.sub(" ", line)).translate(_ALIKE)
 
 

@@ -11,6 +11,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import re2
+
 from hisparse_guard.cli.masking.plain import spelled
 
 MASK = "***"
@@ -94,13 +96,14 @@ _SHAPES = re.compile(
     r"|\$(?:1|2[abxy]?|5|6|7|y|gy|apr1|argon2\w{0,3}|scrypt)\$[^\s:\"',;]{6,}"
 )
 # Any of these, or there is nothing to look for: keeps the common line cheap.
-_HINT = re.compile(
-    r"key|secret|passw|passphrase|pass|pw|sig|dsn|pat|cred|jwt|otp|cookie|conn|webhook|auth|bearer"
-    r"|basic|token|://|hf_|sk-|nvapi-|gh[opsur]_|github_pat_|glpat-|xox|AKIA|ASIA|AIza|dckr|pypi-"
-    r"|npm_|k_live|k_test|wandb|eyJ|curl|login|mysql|mongo|redis|psql|gl[a-z]{1,5}-|xapp|hv[bsr]\.|s\.\w{24}"
-    r"|whsec|gsk_|r8_|fw_|glsa|sgp_|pplx|tskey|lsv2|do[opr]_v1|SG\.|ya29|shp|ATATT|dapi|\$|identified"
-    r"|openssl|literal|kennwort|stringdata",
-    re.I,
+_HINT = re2.compile(
+    r"(?i)key|secret|pass[^e]|pass$|passe\b|cred|cookie|conn(?:ection)?[_-]?str|webhook|auth|bearer"
+    r"|basic|token|signature|kennwort|stringdata|://|identified|openssl|literal"
+    r"|(?:^|[^a-z])(?:pw|pwd|sig|dsn|pat|jwt|otp)(?:[^a-z]|$)|(?-i:[a-z](?:Pw|Pwd|Sig|Dsn|Pat|Jwt|Otp))"
+    r"|\b(?:hf_|sk-|nvapi-|gh[opsur]_|github_pat_|gl[a-z]{1,5}-|xox|AKIA|ASIA|AIza|dckr|pypi-|npm_"
+    r"|[rs]k_(?:live|test)|wandb|eyJ|xapp|hv[bsr]\.|s\.\w{24}|whsec|gsk_|r8_|fw_|glsa|sgp_|pplx|tskey"
+    r"|lsv2|do[opr]_v1|SG\.|ya29|shp|ATATT|dapi)|\$(?:\d|y|gy|apr1|argon2|scrypt)"
+    r"|\b(?:curl|login|mysql|mongo|redis|psql)"
 )
 PARTS = re.compile(r"[^\s,'\"\\\[\](){}*]{6,}")
 # Everything that follows a secret name, in a text that is to be given away.
@@ -158,6 +161,11 @@ def name_of_value(mapping: Mapping[Any, Any], name: str, outer: str) -> str:
     return name
 
 
+def hinted(text: str) -> bool:
+    """False where no rule of this module can find anything."""
+    return bool(_HINT.search(text))
+
+
 def _is_word(part: str) -> bool:
     """What may be a word of prose, and is not looked for elsewhere without a sure sign."""
     return part.isalpha() and part.islower()
@@ -169,7 +177,7 @@ def mask(text: str, found: list[str] | None = None) -> str:
     Args:
         found: takes the secrets, without their quotes.
     """
-    if not _HINT.search(text):
+    if not hinted(text):
         return text
 
     def replace(match: re.Match[str]) -> str:
@@ -205,7 +213,7 @@ def mask_loosely(text: str, found: list[str]) -> str:
         return f"{match['name']}{match['link']}{MASK}"
 
     text = spelled(text)
-    if not _HINT.search(text):
+    if not hinted(text):
         return text
     text = mask(_COOKIE.sub(replace, _SCHEME.sub(replace, text)), found)
     for pattern in (_LOOSE, _KEY, _MORE_ITEMS):

@@ -40,11 +40,13 @@ class KnownAnswers:
     Attributes:
         stable: prompt number to answer, of prompts that were answered alike twice.
         text: some answer held text, not token ids alone.
+        varied: no answer was one token repeated.
         not_shown: what could not be told, in words.
     """
 
     stable: dict[int, str] = field(default_factory=dict)
     text: bool = False
+    varied: bool = False
     not_shown: list[str] = field(default_factory=list)
 
     @classmethod
@@ -54,7 +56,9 @@ class KnownAnswers:
         """
         one, two = await ask(server, deadline_s), await ask(server, deadline_s)
         pairs = enumerate(zip(map(_told, one), map(_told, two), strict=True))
-        found = cls({n: a for n, (a, b) in pairs if a == b}, any(stream.answer for stream in one))
+        found = cls({n: a for n, (a, b) in pairs if a == b})
+        found.text = any(stream.answer for stream in one)
+        found.varied = not any(stream.one_token for stream in one)
         if not found.text:
             found.not_shown.append("that answers are text (this server sends token ids alone)")
         if not found.stable:

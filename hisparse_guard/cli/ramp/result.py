@@ -32,6 +32,7 @@ class Request:
 
     Attributes:
         without_text: done, with token ids alone, on a server that else sends text.
+        one_token: done, with one token repeated, on a server that else answers otherwise.
     """
 
     number: int
@@ -45,6 +46,7 @@ class Request:
     prompt_tokens: int | None = None
     output_tokens: int = 0
     without_text: bool = False
+    one_token: bool = False
     ttft_s: float | None = None
     latency_s: float | None = None
     itl_s: list[float] = field(default_factory=list)
@@ -57,7 +59,18 @@ class Request:
         self.kind, self.error, self.detail = kind, error, detail
 
     def to_json(self) -> dict[str, Any]:
-        named = ("number", "id", "sent", "ended", "done", "kind", "error", "detail", "without_text")
+        named = (
+            "number",
+            "id",
+            "sent",
+            "ended",
+            "done",
+            "kind",
+            "error",
+            "detail",
+            "without_text",
+            "one_token",
+        )
         measured = ("prompt_tokens", "output_tokens", "ttft_s", "latency_s", "itl_s")
         return {name: getattr(self, name) for name in (*named, *measured)}
 

@@ -41,6 +41,8 @@ class Dialect:
         counted: its streams carry token ids, so tokens can be counted.
         done_mark: its streams end with ``[DONE]``.
         model: the name it answers with.
+        one_id: all events of an answer carry the same id.
+        usage: its streams carry a usage record.
     """
 
     chat: bool = False
@@ -48,6 +50,8 @@ class Dialect:
     counted: bool = False
     done_mark: bool = False
     model: str | None = None
+    one_id: bool = False
+    usage: bool = False
 
 
 _USAGE = {"stream_options": {"include_usage": True}}
@@ -195,6 +199,8 @@ class Server:
                     counted=bool(stream.token_ids),
                     done_mark=stream.done_mark,
                     model=next(iter(stream.models), None),
+                    one_id=len(stream.ids) == 1,
+                    usage=stream.usage is not None,
                 )
                 return
         raise first or BadAnswer("wrong answer", "the server answers no completion")
@@ -257,6 +263,10 @@ class Server:
         if isinstance(prompt, list) and found.usage and found.usage[0] != len(prompt):
             told = f"usage tells {found.usage[0]} prompt tokens, {len(prompt)} were sent"
             raise BadAnswer("usage", told)
+        if self.dialect.one_id and len(found.ids) > 1:
+            raise BadAnswer("wrong answer", "one answer is put together from several (other ids)")
+        if self.dialect.usage and found.usage is None:
+            raise BadAnswer("usage", "the stream carries no usage record any more")
         if self.dialect.counted and not found.token_ids:
             raise BadAnswer("usage", "the stream carries no token ids any more")
         return found
