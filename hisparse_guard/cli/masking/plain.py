@@ -30,6 +30,7 @@ _ALIKE = str.maketrans(
         **dict.fromkeys("→⇒⟶➜➔", ">"),
         **dict.fromkeys("\u00a0\u2002\u2003\u2007\u2009\u202f\u3000", " "),
         **dict.fromkeys("\u201c\u201d\u201e\u00ab\u00bb", '"'),
+        **dict.fromkeys("\u2012\u2013\u2014\u2212", "-"),
         **dict.fromkeys("\u2018\u2019\u201a", "'"),
     }
 )

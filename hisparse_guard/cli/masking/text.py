@@ -21,11 +21,11 @@ MASK = "***"
 # `max_num_batched_tokens` holds a number.
 NAME = (
     r"(?:[\w.-]{0,60}?(?:(?:api|auth|access|private|account|subscription|encryption|signing|master"
-    r"|shared)[ _-]?keys?|(?-i:(?<=_)KEY)|secret(?:[ _-]?key)?s?|pass[ _-]?w(?:or)?ds?"
+    r"|shared|license)[ _-]?keys?|(?-i:(?<=_)KEY)|secret(?:[ _-]?key)?s?|pass[ _-]?w(?:or)?ds?"
     r"|pass[ _-]?(?:code|phrase)|passwort|kennwort|credentials?|auth(?:orization)?"
     r"|bearer|(?<!s)token|(?-i:(?<=s)Token)|(?:api|auth|access|bearer|hf|refresh|secret)[_-]?tokens"
-    r"|cookie|signature|conn(?:ection)?[_-]?str(?:ing)?|webhook|stringData"
-    r"|(?<![A-Za-z])(?:pass|pw|pwd|sig|dsn|pat|creds?|jwt|otp)"
+    r"|cookie|signature|conn(?:ection)?[_-]?str(?:ing)?|webhook|stringData|env[_-]vars"
+    r"|(?<![A-Za-z])(?:pass|(?:root)?pw|pwd|psk|sig|dsn|pat|creds?|jwt|otp)"
     r"|(?-i:(?<=[a-z])(?:Pass|Pw|Pwd|Sig|Dsn|Pat|Creds?|Jwt|Otp)(?![a-z])))(?:[_-][A-Za-z0-9]+){0,3})"
 )
 # Special tokens of a tokenizer are named `…_token` too, and are no secrets; nor are numbers and
@@ -38,13 +38,20 @@ _NOT_SECRET = re.compile(
 )
 
 _BACK = r"\\{0,16}"
-_QUOTED = rf"b?{_BACK}\"[^\"\n]*?{_BACK}\"|b?{_BACK}'[^'\n]*?{_BACK}'"
+# In quotes that are escaped themselves the first of them is the end.
+_ESCAPED = r"\\{1,16}"
+_QUOTED = (
+    r"b?\"(?:[^\"\\\n]|\\.)*\"|b?'(?:[^'\\\n]|\\.)*'"
+    rf"|b?{_ESCAPED}\"[^\"\n]*?{_ESCAPED}\"|b?{_ESCAPED}'[^'\n]*?{_ESCAPED}'"
+)
 _GROUP = r"\[[^\]\n]*\]|\([^)\n]*\)|\{[^{}\n]*\}|[A-Za-z]{1,20}\([^)\n]*\)"
-_VALUE = rf"{_GROUP}|{_QUOTED}|[^\s,;'\"\]}})&]+"
+# A comma or a semicolon belongs to it, unless another name follows.
+_BARE = r"[^\s,;'\"\]})&]+(?:[,;](?![\s\w.-]*[=:])[^\s,;'\"\]})&]+)*"
+_VALUE = rf"{_GROUP}|{_QUOTED}|{_BARE}"
 _ASSIGNED = re.compile(
     rf"(?P<name>\b{NAME})(?P<link>{_BACK}['\"]?\s*"
     # `api_key: str = "…"`, `password := …`, `token != …`.
-    r"(?:=>|:\s*[A-Za-z][\w.\[\], |]{0,60}=(?=\s*b?['\"])|:{0,2}=|[!=]?==?|:)\s*"
+    r"(?:[=-]{1,10}>|:\s*[A-Za-z][\w.\[\], |]{0,60}=(?=\s*b?['\"])|:{0,2}=|[!=]?==?|:)\s*"
     # A tag or an anchor of YAML.
     r"(?:[!&][\w!:/.-]{0,40}\s+)?)"
     rf"(?P<value>(?:(?:Bearer|Basic|Token)\s+)?(?:{_VALUE}))",
@@ -98,8 +105,8 @@ _SHAPES = re.compile(
 # Any of these, or there is nothing to look for: keeps the common line cheap.
 _HINT = re2.compile(
     r"(?i)key|secret|pass[^e]|pass$|passe\b|cred|cookie|conn(?:ection)?[_-]?str|webhook|auth|bearer"
-    r"|basic|token|signature|kennwort|stringdata|://|identified|openssl|literal"
-    r"|(?:^|[^a-z])(?:pw|pwd|sig|dsn|pat|jwt|otp)(?:[^a-z]|$)|(?-i:[a-z](?:Pw|Pwd|Sig|Dsn|Pat|Jwt|Otp))"
+    r"|basic|token|signature|env[_-]vars|kennwort|stringdata|://|identified|openssl|literal"
+    r"|(?:^|[^a-z])(?:(?:root)?pw|pwd|psk|sig|dsn|pat|jwt|otp)(?:[^a-z]|$)|(?-i:[a-z](?:Pw|Pwd|Sig|Dsn|Pat|Jwt|Otp))"
     r"|\b(?:hf_|sk-|nvapi-|gh[opsur]_|github_pat_|gl[a-z]{1,5}-|xox|AKIA|ASIA|AIza|dckr|pypi-|npm_"
     r"|[rs]k_(?:live|test)|wandb|eyJ|xapp|hv[bsr]\.|s\.\w{24}|whsec|gsk_|r8_|fw_|glsa|sgp_|pplx|tskey"
     r"|lsv2|do[opr]_v1|SG\.|ya29|shp|ATATT|dapi)|\$(?:\d|y|gy|apr1|argon2|scrypt)"
@@ -109,13 +116,21 @@ PARTS = re.compile(r"[^\s,'\"\\\[\](){}*]{6,}")
 # Everything that follows a secret name, in a text that is to be given away.
 _LOOSE = re.compile(
     rf"(?P<name>(?<!\w){NAME})"
-    r"(?P<link>(?:[\s'\"\\:=!,>()\[\]{}|-]|\bb(?=\\{0,16}['\"])|\b(?:is|was|to|provided|given|set)\b){1,24})"
+    r"(?P<link>(?:[\s'\"`\\:=!,>()\[\]{}|-]|\.{2,}|(?<!\*)\*\*(?!\*)|\bb(?=\\{0,16}['\"])"
+    r"|\b(?:is|was|to|provided|given|set(?: by environment to)?)\b){1,24})"
     r"(?P<value>[^\s'\"\\,;()\[\]{}<>&%=:*]{3,})",
     re.I,
 )
-# Each of its cookies has a name of its own.
-_COOKIE = re.compile(
-    r"(?P<name>\bcookie2?)(?P<link>\\{0,16}['\"]?\s*[:=,]\s*b?\\{0,16}['\"]?)(?P<value>[^'\"\\\n]+)",
+# `Password for USER:`, `Enter passphrase for key '…':`
+_PROMPT = re.compile(
+    rf"(?P<name>(?<!\w){NAME})(?P<link>(?:[ \t]+[\w@.'/()-]{{1,60}}){{1,4}}[ \t]*[:=]\s*['\"`]?)"
+    r"(?P<value>[^\s'\"`,;*]{3,})",
+    re.I,
+)
+_NUMBERS = re.compile(r"[\d.,/%+-]+(?:ms|s|k|M)?")
+# Each cookie has a name of its own, and a scheme of authorization may be any word.
+_HEADER = re.compile(
+    r"(?P<name>\b(?:cookie2?|authorization))(?P<link>\\{0,16}['\"]?\s*[:=,]\s*b?\\{0,16}['\"]?)(?P<value>[^'\"\\\n]+)",
     re.I,
 )
 # A bare `key` is often none, and in a text that is to be given away it may be one.
@@ -207,7 +222,7 @@ def mask_loosely(text: str, found: list[str]) -> str:
     """`mask`, and what else follows a secret name: rather a word too many than a secret."""
 
     def replace(match: re.Match[str]) -> str:
-        if _NOT_SECRET.search(match["name"]) or match["value"].isdigit():
+        if _NOT_SECRET.search(match["name"]) or _NUMBERS.fullmatch(match["value"]):
             return match[0]
         found.extend(one for one in PARTS.findall(match["value"]) if not _is_word(one))
         return f"{match['name']}{match['link']}{MASK}"
@@ -215,8 +230,8 @@ def mask_loosely(text: str, found: list[str]) -> str:
     text = spelled(text)
     if not hinted(text):
         return text
-    text = mask(_COOKIE.sub(replace, _SCHEME.sub(replace, text)), found)
-    for pattern in (_LOOSE, _KEY, _MORE_ITEMS):
+    text = mask(_HEADER.sub(replace, _SCHEME.sub(replace, text)), found)
+    for pattern in (_PROMPT, _LOOSE, _KEY, _MORE_ITEMS):
         text = pattern.sub(replace, text)
     return text
 

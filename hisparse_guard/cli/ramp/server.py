@@ -28,6 +28,8 @@ class Signs:
 
     version: str | None = None
     created: int | None = None
+    root: str | None = None
+    max_model_len: int | None = None
     started: float | None = None
 
 
@@ -103,14 +105,19 @@ class Server:
         return {url: await self._signs(url) for url in urls}
 
     async def _signs(self, url: str) -> Signs:
-        created = None
         try:
-            listed = Server(self._api, url, self.model, ())
-            told = (await listed.models()).get(self.model, {}).get("created")
-            created = told if type(told) is int else None
+            listed = await Server(self._api, url, self.model, ()).models()
+            model = listed.get(self.model, {})
         except BadAnswer:
-            pass
-        return Signs(await self._version(url), created, await self._started(url))
+            model = {}
+        created, root, limit = (model.get(name) for name in ("created", "root", "max_model_len"))
+        return Signs(
+            await self._version(url),
+            created if type(created) is int else None,
+            printable(root) if isinstance(root, str) else None,
+            limit if type(limit) is int else None,
+            await self._started(url),
+        )
 
     async def _version(self, url: str) -> str | None:
         try:
@@ -143,7 +150,7 @@ class Server:
                 answer = await self._api.get(f"{url}/health", deadline_s=ASK_S)
             except BadAnswer as error:
                 return f"/health: {error}", error.kind != "timeout"
-            if answer.status != 200:
+            if answer.status != 200 or _is_page(answer.body):
                 return f"/health answers {answer.status}", True
         return None
 
@@ -154,7 +161,8 @@ class Server:
                 answer = await self._api.get(f"{url}/health", deadline_s=ASK_S)
             except BadAnswer:
                 continue
-            if answer.status in (404, 405, 501):
+            # A page is what a proxy says, not a server's health.
+            if answer.status in (404, 405, 501) or _is_page(answer.body):
                 self.without_health.add(url)
 
     async def token_pool(self) -> list[int]:
@@ -270,3 +278,7 @@ class Server:
         if self.dialect.counted and not found.token_ids:
             raise BadAnswer("usage", "the stream carries no token ids any more")
         return found
+
+
+def _is_page(body: bytes) -> bool:
+    return body.lstrip()[:1] == b"<"

@@ -112,6 +112,10 @@ class Stream:
             raise BadAnswer("stream error", "text or token ids of a wrong type")
         if not all(type(one) is int and one >= 0 for one in ids):
             raise BadAnswer("stream error", "token ids of a wrong type")
+        if choice.get("error") is not None:
+            raise BadAnswer(
+                "stream error", f"an error in a choice: {printable(str(choice['error']))}"
+            )
         if choice.get("index") not in (0, None):
             raise BadAnswer("stream error", "a choice that was not asked for")
         if ids or text:

@@ -43,6 +43,8 @@ class Stub:
     started: float | None = 1000.5
     version: Any = "0.32.1.dev7+gabcdef012"
     created: int = 5
+    root: str = "/models/stub"
+    max_model_len: int = 100_000
     prefix: str = ""
     plain: bool = False
     text: str = "x"
@@ -130,7 +132,8 @@ class Handler(BaseHTTPRequestHandler):
             if stub.key and self.headers.get("Authorization") != f"Bearer {stub.key}":
                 self.say(401, {"error": f"wrong key {self.headers.get('Authorization')}"})
             else:
-                model = {"id": stub.listed, "max_model_len": 100_000, "created": stub.created}
+                model = {"id": stub.listed, "created": stub.created, "root": stub.root}
+                model["max_model_len"] = stub.max_model_len
                 self.say(200, {"data": [model]})
         else:
             self.say(404, {"detail": "Not Found"})
