@@ -36,6 +36,8 @@ _KNOWN = re.compile(
     r"|ramp-[0-9a-f]{1,6}-\d+-\d+(?:-\d+)?",
     re.I,
 )
+# No version, symbol or time is longer, and what a client sends may be.
+_MOST_KNOWN = 400
 _BEGIN, _END = re.compile(r"-----BEGIN [A-Z0-9 ]*-----"), re.compile(r"-----END [A-Z0-9 ]*-----")
 
 
@@ -140,7 +142,9 @@ class Prose:
     def _word(self, found: re.Match[str]) -> str:
         word = found[0]
         if not policy.looks_random(word) or (
-            _KNOWN.fullmatch(word) and not any(len(p) >= 32 for p in re.split(r"\W", word))
+            len(word) <= _MOST_KNOWN
+            and _KNOWN.fullmatch(word)
+            and not any(len(p) >= 32 for p in re.split(r"\W", word))
         ):
             return word
         self.count += 1

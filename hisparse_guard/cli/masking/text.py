@@ -79,7 +79,7 @@ _MORE_WORDS = re.compile(
 )
 _BEARER = re.compile(r"\b(?P<name>Bearer|Basic)(?P<link>\s+)(?P<value>[A-Za-z0-9._~+/=-]{8,})")
 _USERINFO = re.compile(
-    r"(?P<name>\b[a-z][a-z0-9+.-]*://[^\s/:@'\"]*)(?P<link>:)(?P<value>[^\s'\"]+)(?=@)", re.I
+    r"(?P<name>\b[a-z][a-z0-9+.-]*://[^\s/:@'\"]*)(?P<link>:)(?P<value>[^\s'\"]{1,2048})(?=@)", re.I
 )
 # Programs that take a password by one letter.
 _LETTER = re.compile(
@@ -116,7 +116,7 @@ PARTS = re.compile(r"[^\s,'\"\\\[\](){}*]{6,}")
 # Everything that follows a secret name, in a text that is to be given away.
 _LOOSE = re.compile(
     rf"(?P<name>(?<!\w){NAME})"
-    r"(?P<link>(?:[\s'\"`\\:=!,>()\[\]{}|-]|\.{2,}|(?<!\*)\*\*(?!\*)|\bb(?=\\{0,16}['\"])"
+    r"(?P<link>(?:[\s'\"`\\:=!,>()\[\]{}|-]|\.{2,}(?!\.)|(?<!\*)\*\*(?!\*)|\bb(?=\\{0,16}['\"])"
     r"|\b(?:is|was|to|provided|given|set(?: by environment to)?)\b){1,24})"
     r"(?P<value>[^\s'\"\\,;()\[\]{}<>&%=:*]{3,})",
     re.I,
