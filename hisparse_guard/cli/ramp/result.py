@@ -252,7 +252,10 @@ class Result:
         if self.interrupted:
             return "interrupted"
         whole = (
-            self.levels and not self.partial and not self.failed and not self.answers_without_text
+            self.levels
+            and not self.partial
+            and not self.failed
+            and self.answers_without_text < self.done
         )
         return "passed" if self.alive and whole and "after" in self.known else "inconclusive"
 
@@ -296,7 +299,8 @@ class Result:
         elif self.interrupted:
             parts.append("ended by the operator")
         parts += self.findings
-        if silent := self.answers_without_text:
+        silent = self.answers_without_text
+        if silent and silent == self.done:
             parts.append(
                 f"{plural(silent, 'answer')} with token ids and no text: the model repeats special"
                 " tokens, or its output is garbage"

@@ -91,6 +91,10 @@ class Runner:
         self.result.ended = now()
 
     def _doubts(self) -> None:
+        if silent := self.result.answers_without_text:
+            self.result.not_shown.append(
+                f"that {plural(silent, 'answer')} of the load are no garbage (token ids, no text)"
+            )
         requests = [request for level in self.result.levels for request in level.requests]
         if repeated := sum(request.one_token for request in requests):
             self.result.not_shown.append(
