@@ -1,5 +1,6 @@
 # make demo: the fault and the cure on real vLLM 0.33.0 and 0.34.0.   make test: everything that is checked.
-# Both set up all they need: a virtual environment here, and real vLLM releases, FlashInfer and
+# make check: what needs nothing of that, in a minute or so, before each commit.
+# They set up all they need: a virtual environment here, and real vLLM releases, FlashInfer and
 # a CPU server in ~/.cache/hisparse-guard (or under $XDG_CACHE_HOME).
 
 PYTHON ?= python3
@@ -7,7 +8,7 @@ BIN := .venv/bin
 # Test processes at once; the conformance trees and the servers want a core each.
 JOBS ?= 2
 
-.PHONY: demo test lint bench gpu clean
+.PHONY: demo check test lint bench gpu clean
 
 .venv/.ready: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed: make PYTHON=python3.12 …")'
@@ -22,6 +23,9 @@ lint: .venv/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+check: lint
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not environment and not slow"
 
 test: lint
 	$(BIN)/python -m tests.support.environments

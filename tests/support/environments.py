@@ -57,7 +57,7 @@ def _locked(name: str) -> Iterator[None]:
 _run = fetching.run
 
 
-def _uv() -> str:
+def uv() -> str:
     """uv, which the dev extra brings: it downloads in parallel and keeps what it has."""
     beside = Path(sys.executable).with_name("uv")
     found = str(beside) if beside.exists() else shutil.which("uv")
@@ -68,7 +68,7 @@ def _uv() -> str:
 
 def _uv_install(what: str, *arguments: str | os.PathLike[str]) -> None:
     # The system's certificates, as pip takes them.
-    _run(what, _uv(), "pip", "install", "-q", "--native-tls", *arguments)
+    _run(what, uv(), "pip", "install", "-q", "--native-tls", *arguments)
 
 
 def _home(name: str, requirements: str, python: str = BASE_PYTHON) -> Path:
