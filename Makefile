@@ -12,9 +12,7 @@ JOBS ?= 2
 
 .venv/.ready: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed: make PYTHON=python3.12 …")'
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[cli,dev]'
-	touch $@
+	@$(PYTHON) -m tests.support.checkout
 
 demo: .venv/.ready
 	$(BIN)/python -m tests.conformance.demo

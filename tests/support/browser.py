@@ -14,6 +14,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -232,4 +233,7 @@ def browser() -> Iterator[Browser]:
 
 
 if __name__ == "__main__":
-    set_up()
+    try:
+        set_up()
+    except Unavailable as error:
+        sys.exit(str(error))
