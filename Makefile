@@ -28,7 +28,7 @@ check: lint
 test: lint
 	$(BIN)/python -m tests.support.environments
 	$(BIN)/python -m tests.support.browser
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder
 
 bench: .venv/.ready
 	$(BIN)/python -m benchmarks

@@ -1,9 +1,13 @@
-"""Marks each test that needs an environment, and holds the mark: no other test gets one."""
+"""Marks each test that needs an environment, and holds the mark: no other test gets one.
+
+Also: which tests take long, and the order in which test processes take them.
+"""
 
 from __future__ import annotations
 
 import ast
 import functools
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,11 +19,29 @@ ROOT = Path(__file__).resolve().parents[1]
 ENVIRONMENTS = "tests.support.environments"
 _cache_root = environments.cache_root
 
+# They start many processes, or wait for many time-outs: in `make test`, not in `make check`.
+SLOW = (
+    "cli/bundle/test_contents.py",
+    "cli/inject/test_command.py",
+    "cli/ramp/test_interrupts.py",
+    "cli/ramp/test_servers.py",
+    "cli/run/test_run.py",
+    "cli/triage/test_clients.py",
+    "startup/test_threads.py",
+)
+# In the background of a script, and under nohup, these are ignored in all that is started here.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if needs_environment(item.path):
             item.add_marker(pytest.mark.environment)
+        if str(item.path).endswith(SLOW):
+            item.add_marker(pytest.mark.slow)
+    # One process runs a whole group: the groups first, and what is left fills the gaps.
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
 
 
 @functools.cache
