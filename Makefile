@@ -28,7 +28,7 @@ check: lint
 test: lint
 	$(BIN)/python -m tests.support.environments
 	$(BIN)/python -m tests.support.browser
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder --junitxml .pytest_cache/results.xml
 
 bench: .venv/.ready
 	$(BIN)/python -m benchmarks
