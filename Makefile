@@ -8,7 +8,7 @@ BIN := .venv/bin
 # Test processes at once; the conformance trees and the servers want a core each.
 JOBS ?= 2
 
-.PHONY: demo check test lint bench gpu clean
+.PHONY: demo check test lint bench gpu picture clean
 
 .venv/.ready: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed: make PYTHON=python3.12 …")'
@@ -36,6 +36,10 @@ bench: .venv/.ready
 # On a machine with two GPUs (or one, for a part of it); says first what it will do.
 gpu: .venv/.ready
 	$(BIN)/python -m benchmarks.gpu $(GPU_OPTIONS)
+
+# The picture in the README, of the page of tests/cli/report/test_browser.py.
+picture: .venv/.ready
+	HISPARSE_TEST_PICTURE=1 $(BIN)/python -m pytest -q tests/cli/report/test_browser.py -k picture
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

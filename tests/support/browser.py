@@ -89,9 +89,9 @@ class Page:
             raise AssertionError(answer["exceptionDetails"])
         return answer["result"].get("value")
 
-    def screenshot(self, target: Path) -> None:
-        """Writes the whole page, however long, as PNG."""
-        found = self.ask("Page.captureScreenshot", captureBeyondViewport=True)
+    def screenshot(self, target: Path, *, whole: bool = True) -> None:
+        """Writes the whole page, however long, as PNG; or only what is seen without scrolling."""
+        found = self.ask("Page.captureScreenshot", captureBeyondViewport=whole)
         target.write_bytes(base64.b64decode(found["data"]))
 
     def press_enter(self) -> None:
