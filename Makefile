@@ -8,7 +8,7 @@ BIN := .venv/bin
 # Test processes at once; the conformance trees and the servers want a core each.
 JOBS ?= 2
 
-.PHONY: demo check test lint bench gpu picture clean
+.PHONY: demo demo-server check test lint bench gpu picture clean
 
 .venv/.ready: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed: make PYTHON=python3.12 …")'
@@ -16,6 +16,9 @@ JOBS ?= 2
 
 demo: .venv/.ready
 	$(BIN)/python -m tests.conformance.demo
+
+demo-server: .venv/.ready
+	$(BIN)/python -m tests.server.demo
 
 lint: .venv/.ready
 	$(BIN)/ruff check .
