@@ -7,7 +7,10 @@ import tempfile
 
 AGAIN = "then run the same command again: what is complete is kept"
 NETWORK = f"no connection; check the network, or HTTPS_PROXY and SSL_CERT_FILE, {AGAIN}"
-DISK = f"the disk is full; free some space or set XDG_CACHE_HOME to a larger disk, {AGAIN}"
+DISK = (
+    "the disk is full; free some space, or set XDG_CACHE_HOME to a larger disk if it is the "
+    f"cache's, {AGAIN}"
+)
 
 CAUSES = (
     (r"No space left on device|os error 28|Disk quota exceeded|os error 122", DISK),

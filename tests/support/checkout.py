@@ -19,7 +19,7 @@ def main() -> int:
         flush=True,
     )
     python = home / "bin" / "python"
-    install = ["-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    install = ["-m", "pip", "install", "-q", "--disable-pip-version-check", "--retries", "2"]
     steps = (
         ("virtual environment", [sys.executable, "-m", "venv", home]),
         ("packages", [python, *install, "-e", ".[cli,dev]"]),
