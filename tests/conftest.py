@@ -28,6 +28,7 @@ SLOW = (
     "cli/run/test_run.py",
     "cli/triage/test_clients.py",
     "startup/test_threads.py",
+    "support/test_checkout.py",
 )
 # In the background of a script, and under nohup, these are ignored in all that is started here.
 signal.signal(signal.SIGINT, signal.default_int_handler)
