@@ -31,39 +31,51 @@ def evidence_files(paths: Iterable[str | os.PathLike[str]], problems: list[Probl
         FileNotFoundError: a path does not exist.
     """
     search = _Search(problems)
+    without: list[Path] = []
     for given in map(Path, paths):
+        search.something = False
         try:
             status = given.stat()
         except FileNotFoundError:
             raise
         except OSError as error:
-            problems.append(Problem(str(given), f"cannot be read: {error.strerror or error}"))
+            search.problem(given, f"cannot be read: {error.strerror or error}")
             continue
         if stat.S_ISDIR(status.st_mode):
             search.folder(given)
         else:
             search.file(given, status)
+        if not search.something:
+            without.append(given)
+    if search.found:
+        # Whoever names a folder asks for what is in it: nothing there is no answer.
+        problems += [Problem(str(given), "holds no evidence") for given in without]
     return list(search.found.values())
 
 
 class _Search:
     def __init__(self, problems: list[Problem]) -> None:
         self.found: dict[tuple[int, int], Path] = {}
+        # Whether there was evidence, or what may be some.
+        self.something = False
         self._problems = problems
         self._folders: set[tuple[int, int]] = set()
 
-    def _problem(self, path: str | os.PathLike[str], what: str) -> None:
+    def problem(self, path: str | os.PathLike[str], what: str) -> None:
+        self.something = True
         self._problems.append(Problem(os.fspath(path), what, host=host_of(path)))
 
     def folder(self, top: Path) -> None:
         def unlistable(error: OSError) -> None:
-            self._problem(str(error.filename), f"cannot be listed: {error.strerror or error}")
+            self.problem(str(error.filename), f"cannot be listed: {error.strerror or error}")
 
         # Links are followed: Kubernetes and collectors make folders of them.
         for folder, folders, names in os.walk(top, onerror=unlistable, followlinks=True):
             status = os.stat(folder)  # noqa: PTH116 - a name
             if (status.st_dev, status.st_ino) in self._folders:
                 folders.clear()
+                # All of it was read by an earlier path.
+                self.something = self.something or folder == os.fspath(top)
                 continue
             self._folders.add((status.st_dev, status.st_ino))
             folders.sort()
@@ -75,21 +87,22 @@ class _Search:
             status = path.stat()
         except OSError as error:
             # A link that leads nowhere, or a folder that may not be entered.
-            self._problem(path, f"cannot be read: {error.strerror or error}")
+            self.problem(path, f"cannot be read: {error.strerror or error}")
             return
         if path.name.lower().endswith(".jsonl"):
             self.file(path, status)
         elif _PACKED.search(path.name):
-            self._problem(path, "is packed and was not read: unpack it")
+            self.problem(path, "is packed and was not read: unpack it")
         elif "hisparse-guard-" in path.name or ".jsonl" in path.name.lower():
             # Rotated and backup copies too: a worker may be in nothing else.
-            self._problem(path, f"is named like evidence and was not read: name it {NAME}")
+            self.problem(path, f"is named like evidence and was not read: name it {NAME}")
 
     def file(self, path: Path, status: os.stat_result) -> None:
         if not stat.S_ISREG(status.st_mode):
             # A pipe or a device would block the reading.
-            self._problem(path, "is not a file and was not read")
+            self.problem(path, "is not a file and was not read")
         elif _PACKED.search(path.name):
-            self._problem(path, "is packed and was not read: unpack it")
+            self.problem(path, "is packed and was not read: unpack it")
         else:
+            self.something = True
             self.found.setdefault((status.st_dev, status.st_ino), path)

@@ -9,11 +9,18 @@ from typing import Any, NamedTuple
 from hisparse_guard.cli.report.decoding import Miss, parse_time
 from hisparse_guard.cli.report.reader import ProcessRecords
 from hisparse_guard.runtime import decision
+from hisparse_guard.runtime.settings import CHOICES
 from hisparse_guard.runtime.telemetry import events
 
 TRTLLM = decision.TRTLLM
 NONE = decision.NONE
-RULES = frozenset(typing.get_args(decision.Rule))
+# What a guard of this schema writes into fields that a proof rests on.
+KNOWN: dict[str, frozenset[str | None]] = {
+    "rule": frozenset(typing.get_args(decision.Rule)),
+    "mode": frozenset(CHOICES["MODE"]),
+    "pin": frozenset({TRTLLM, NONE, None}),
+    "origin": frozenset({"resolver", "trace"}),
+}
 # As many distinct records as a guard writes; beyond that it may have left some out.
 MOST_DISTINCT = 1000
 
@@ -110,7 +117,8 @@ class Process:
     rendezvous: str | None = None
     rule: str | None = None
     pinned: str | None = None
-    first_resolved: str | None = None
+    # The first sign that the ranks of its world have met.
+    first_met: str | None = None
     # Backends that vLLM alone would have used, in order, each once.
     upstream: list[str] = field(default_factory=list)
     groups: dict[Group, Standing] = field(default_factory=dict)
@@ -119,6 +127,9 @@ class Process:
     failure: str | None = None
     serves: str | None = None
     quant_failed: bool = False
+    # The numbers of the last creation of a workspace, and of that before the last destruction.
+    creation: int = 0
+    destroyed: int | None = None
     errors: list[str] = field(default_factory=list)
     moments: list[Moment] = field(default_factory=list)
     asked: bool = False
@@ -181,15 +192,34 @@ def process_of(found: ProcessRecords, misses: list[Miss]) -> Process:
     )
     if process.hisparse is None and process.tensor_parallel_sizes:
         process.hisparse = False
-    used = {misses[n].event.used for n in found.misses if misses[n].event.origin == "resolver"}
-    process.asked = bool(used)
-    if strange := sorted(used - {TRTLLM, NONE, None}, key=str):
-        process.doubts.append(f"a config-context miss was answered with {', '.join(strange)}")  # type: ignore[arg-type]
-    if not process.ended and len(found.misses) + len(process.errors) >= MOST_DISTINCT:
+    seen = [misses[number].event for number in found.misses]
+    process.asked = any(miss.origin != "trace" for miss in seen)
+    for origin in sorted({miss.origin for miss in seen}):
+        _check_known(process, origin=origin)
+    for used in sorted({miss.used or NONE for miss in seen} - {TRTLLM, NONE}):
+        process.doubts.append(f"a config-context miss was answered with {used}")
+    # The guard counts all that is distinct, and drops misses and errors only.
+    if not process.ended and len(found.misses) + len(found.records) >= MOST_DISTINCT:
         process.doubts.append(
             f"{MOST_DISTINCT} distinct records: the guard may have left out others"
         )
     return process
+
+
+def _take_mode(process: Process, mode: Any) -> None:
+    """The settings are read once, so a process has one mode."""
+    mode = str(mode)
+    _check_known(process, mode=mode)
+    if process.mode not in (None, mode):
+        process.doubts.append("its lines name several modes")
+    # `off` takes every patch off: what is made later has no line.
+    process.mode = "off" if "off" in (mode, process.mode) else mode
+
+
+def _check_known(process: Process, **values: str | None) -> None:
+    for name, value in values.items():
+        if value not in KNOWN[name]:
+            process.doubts.append(f"a line whose {name} this version does not know")
 
 
 def _note(process: Process, envelope: events.Envelope, what: str) -> None:
@@ -197,9 +227,10 @@ def _note(process: Process, envelope: events.Envelope, what: str) -> None:
 
 
 def _armed(process: Process, envelope: events.Envelope, event: events.Armed) -> None:
+    if process.armed is not None:
+        process.doubts.append("it was armed twice")
     process.armed = event
-    mode = event.settings.get("mode")
-    process.mode = mode if isinstance(mode, str) else process.mode
+    _take_mode(process, event.settings.get("mode"))
     _note(
         process,
         envelope,
@@ -227,9 +258,12 @@ def _config_seen(process: Process, envelope: events.Envelope, event: events.Conf
 
 def _resolved(process: Process, envelope: events.Envelope, event: events.Resolved) -> None:
     process.hisparse = process.hisparse or event.hisparse or None
-    process.first_resolved = process.first_resolved or envelope.ts
-    process.mode, process.rule = event.mode, event.rule
+    process.first_met = process.first_met or envelope.ts
+    process.rule = event.rule
+    _take_mode(process, event.mode)
     process.pinned = event.pinned or process.pinned
+    if process.rendezvous is not None and event.rendezvous not in (None, process.rendezvous):
+        process.doubts.append("its decisions name several addresses at which its ranks met")
     process.rendezvous = event.rendezvous or process.rendezvous
     used = backend_of(event.answer)
     if used is None:
@@ -239,9 +273,7 @@ def _resolved(process: Process, envelope: events.Envelope, event: events.Resolve
         used = None
     if event.conflict:
         process.doubts.append("a fresh decision differs from what was pinned before")
-    if event.rule not in RULES:
-        process.doubts.append("a decision by a rule that this version does not know")
-        used = None
+    _check_known(process, rule=event.rule, pin=event.pinned)
     standing = process.standing(Group(event.group, event.group_size, event.group_rank))
     if used not in standing.used:
         standing.used.append(used)
@@ -266,23 +298,22 @@ def _workspace(process: Process, envelope: events.Envelope, event: events.Worksp
     if event.serves:
         what += f"; {event.serves} serves instead"
     _note(process, envelope, what)
+    _check_creation(process, envelope, event)
+    if event.mode is not None:
+        _take_mode(process, event.mode)
     if event.state == "destroyed":
         for standing in process.groups.values():
             # Where a creation had failed there was nothing to destroy: it stays failed.
             if standing.state in ("made", "verified"):
                 standing.state = "destroyed"
         return
+    process.first_met = process.first_met or envelope.ts
     standing = process.standing(Group(event.group, event.group_size, event.group_rank))
     if event.state == "failed":
-        process.failure = event.error or process.failure
-        process.serves = event.serves or process.serves
-        # A quant workspace that fails leaves the primary one in place.
-        if event.kind == "quant" and standing.state in ("made", "verified"):
-            process.quant_failed = True
-        else:
-            standing.state = "failed"
-            standing.primary_failed = event.kind == "primary"
+        _workspace_failed(process, standing, event)
         return
+    if event.error or event.serves:
+        process.doubts.append(f"a workspace was {event.state}, and a reason why not is given")
     if event.backend is None:
         process.doubts.append(f"a workspace was {event.state} and its backend is not known")
     elif event.backend not in process.backends:
@@ -291,13 +322,38 @@ def _workspace(process: Process, envelope: events.Envelope, event: events.Worksp
     # A line at exit brings the count up to date: it does not say that this came after a failure.
     if envelope.at_exit and standing.state is not None:
         return
-    if standing.primary_failed and event.kind != "primary":
+    if event.kind == "primary" or not standing.primary_failed:
+        standing.primary_failed = False
+        standing.state, standing.backend = event.state, event.backend
+        standing.expected = event.expected
+        process.quant_failed = process.quant_failed and event.kind != "quant"
+
+
+def _workspace_failed(process: Process, standing: Standing, event: events.Workspace) -> None:
+    process.failure = event.error or process.failure
+    process.serves = event.serves or process.serves
+    # A quant workspace that fails leaves the primary one in place.
+    if event.kind == "quant" and standing.state in ("made", "verified"):
+        process.quant_failed = True
+    else:
+        standing.state = "failed"
+        standing.primary_failed = standing.primary_failed or event.kind == "primary"
+
+
+def _check_creation(process: Process, envelope: events.Envelope, event: events.Workspace) -> None:
+    """Each creation has its number and its line, and what was destroyed is not given out."""
+    number, destroyed = event.creation, process.destroyed
+    # Guard 0.1.0 does not number them; and a line may bring an earlier one's count up to date.
+    if number is None or envelope.count > 1:
         return
-    standing.primary_failed = False
-    standing.state, standing.backend = event.state, event.backend
-    standing.expected = event.expected
-    if event.kind == "quant":
-        process.quant_failed = False
+    created = event.kind is None and event.state in ("made", "failed")
+    if number != process.creation + created:
+        process.doubts.append("a creation of a workspace has no line, or not the next number")
+    elif number == destroyed and event.state in ("made", "verified"):
+        process.doubts.append("a workspace was given out after it was destroyed")
+    process.creation = number
+    if event.state == "destroyed":
+        process.destroyed = number
 
 
 def _error(process: Process, envelope: events.Envelope, event: events.Error) -> None:

@@ -19,6 +19,7 @@ import msgspec
 
 from hisparse_guard.cli.report.decoding import (
     Miss,
+    check_json,
     decode_line,
     miss_of,
     parse_time,
@@ -333,7 +334,7 @@ class _Reader:
         try:
             line = decode_line(piece)
             if miss := miss_of(line):
-                self._take_miss(line, *miss)
+                self._take_miss(piece, line, *miss)
                 return
             envelope, event = line.typed()
             process = self._process(envelope)
@@ -357,9 +358,10 @@ class _Reader:
             process = self._processes[key] = ProcessRecords(*key, files=[self._name])
         return process
 
-    def _take_miss(self, line: Any, key: tuple[Any, ...], ts: str) -> None:
+    def _take_miss(self, piece: bytes, line: Any, key: tuple[Any, ...], ts: str) -> None:
         number = self._misses.get(key)
         if number is None:
+            check_json(piece)
             self.evidence.misses.append(Miss(line.typed()[1], ts))
             number = self._misses[key] = len(self.evidence.misses) - 1
         process = self._process(line)

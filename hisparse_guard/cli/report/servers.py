@@ -15,6 +15,9 @@ _SKEW_S = 30.0
 # An absurd size of a world is no reason to count so far.
 MOST_RANKS = 100_000
 
+# Host, process id and start name one process.
+_Key = tuple[str, int, str]
+
 
 @dataclass(slots=True)
 class Server:
@@ -204,7 +207,7 @@ def _fits(process: Process, run: Sequence[Process]) -> bool:
         # A process id that was used again; at the same time it is another container's.
         if same_host and process.pid == other.pid and apart:
             return False
-        met = moment(other.first_resolved)
+        met = moment(other.first_met)
         if met is not None and (start is None or start > met + (0 if same_host else _SKEW_S)):
             return False
     return True
@@ -218,13 +221,15 @@ def _place_others(servers: list[Server], others: Sequence[Process]) -> list[Proc
         server of its own.
     """
     by_instance: dict[str, list[Server]] = defaultdict(list)
-    by_parent: dict[tuple[str, int], list[Server]] = defaultdict(list)
-    by_member: dict[tuple[str, int], list[Server]] = defaultdict(list)
+    by_parent: dict[_Key, list[Server]] = defaultdict(list)
+    by_member: dict[_Key, list[Server]] = defaultdict(list)
+    workers = [process for server in servers for process in server.workers]
+    parents = _parents([*workers, *others])
 
     def enter(server: Server, process: Process) -> None:
-        if process.ppid is not None:
-            by_parent[process.host, process.ppid].append(server)
-        by_member[process.host, process.pid].append(server)
+        by_member[_key(process)].append(server)
+        if parent := parents.get(_key(process)):
+            by_parent[parent].append(server)
 
     for server in servers:
         for process in server.workers:
@@ -237,11 +242,9 @@ def _place_others(servers: list[Server], others: Sequence[Process]) -> list[Proc
     for process in sorted(others, key=lambda one: one.start, reverse=True):
         homes = [server for name in process.instances for server in by_instance[name]]
         if not homes:
-            later = by_parent[process.host, process.pid]
-            homes = [server for server in later if process.start <= server.start][-1:]
-        if not homes and process.ppid is not None:
-            earlier = by_member[process.host, process.ppid]
-            homes = [server for server in earlier if server.start <= process.start][-1:]
+            homes = by_parent[_key(process)]
+        if not homes and (parent := parents.get(_key(process))):
+            homes = by_member[parent]
         for server in {id(home): home for home in homes}.values():
             server.others.append(process)
             enter(server, process)
@@ -254,6 +257,24 @@ def _place_others(servers: list[Server], others: Sequence[Process]) -> list[Proc
         else:
             servers.append(Server(key, [], group))
     return bystanders
+
+
+def _key(process: Process) -> _Key:
+    return (process.host, process.pid, process.start)
+
+
+def _parents(processes: Sequence[Process]) -> dict[_Key, _Key]:
+    """The parent of each process, where it has evidence too: of those that had its process id one
+    after the other, the last one that began before."""
+    owners: dict[tuple[str, int | None], list[Process]] = defaultdict(list)
+    for process in sorted(processes, key=lambda one: one.start):
+        owners[process.host, process.pid].append(process)
+    found = {}
+    for process in processes:
+        earlier = [p for p in owners[process.host, process.ppid] if p.start < process.start]
+        if earlier:
+            found[_key(process)] = _key(earlier[-1])
+    return found
 
 
 def _name(servers: Sequence[Server]) -> None:

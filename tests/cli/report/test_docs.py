@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 
 from hisparse_guard.cli.report.decoding import STATES
-from hisparse_guard.cli.report.model import RULES
+from hisparse_guard.cli.report.model import KNOWN
 from hisparse_guard.cli.report.report import judge
 from hisparse_guard.cli.report.verdict import EXIT_CODES
 from hisparse_guard.runtime.telemetry import events
@@ -52,7 +52,7 @@ def test_verdicts_states_and_rules_are_documented() -> None:
     table = section("| verdict | means", "An internal error")
     found = re.findall(r"^\| `([\w ]+)` \|.*\| (\d) \|$", table, re.M)
     assert {word: int(code) for word, code in found} == EXIT_CODES
-    assert all(f"`{word}`" in PAGE for word in [*STATES, *RULES])
+    assert all(f"`{word}`" in PAGE for word in [*STATES, *KNOWN["rule"]])
 
 
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)

@@ -198,7 +198,7 @@ def _(ranks: Ranks) -> None:
     append(ranks[0], "workspace", **(WORKSPACE | {"kind": "tertiary"}))
 
 
-@edit("an unknown rule", "unproven", says="rule that this version does not know")
+@edit("an unknown rule", "unproven", says="whose rule this version does not know")
 def _(ranks: Ranks) -> None:
     change(ranks[0], "resolved", rule="hisparse-2")
 

@@ -1,0 +1,229 @@
+"""Lines that no guard writes so, or that speak against each other, prove nothing.
+
+The evidence is of two ranks on vLLM 0.33.0, guard 0.2.0: a workspace that was made, verified,
+destroyed and made again. Names and paths are replaced.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hisparse_guard.cli.report.report import Report, judge
+from tests.cli.report.samples import Process, world
+from tests.cli.report.test_edits import Line, Ranks, of, renumber, said, write
+
+DATA = Path(__file__).resolve().parents[2] / "data" / "evidence-0.2.0"
+
+
+def original() -> Ranks:
+    return [
+        [json.loads(line) for line in path.read_text().splitlines()]
+        for path in sorted(DATA.glob("*.jsonl"))
+    ]
+
+
+def test_the_evidence_as_it_stands_is_safe() -> None:
+    report = judge([DATA])
+    assert (report.verdict, report.evidence.problems) == ("safe", [])
+
+
+MADE, VERIFIED = b'"state":"made"', b'"state":"verified"'
+# In the first line that holds it: the bytes, and what takes their place; what is said then.
+REPLACED: dict[str, tuple[bytes, bytes, str]] = {
+    "a field twice, the last one good": (
+        b'"backend":"trtllm","e', b'"backend":"mnnvl","backend":"trtllm","e',
+        "a field is there twice"),
+    "a field twice, written in two ways": (
+        b'"backend":"trtllm","e', b'"back\\u0065nd":"mnnvl","backend":"trtllm","e', "twice"),
+    "the event twice": (b'"event":"workspace"', b'"event":"error","event":"workspace"', ""),
+    "the same event twice": (
+        b'"event":"workspace"', b'"event":"workspace","event":"workspace"', "twice"),
+    "a setting twice": (b'"mode":"enforce"', b'"mode":"off","mode":"enforce"', "twice"),
+    "a miss with a field twice": (b'"used":"trtllm","target"', b'"used":"mnnvl","used":"trtllm",'
+                                  b'"target"', "twice"),
+    "a miss with a place in which a field is twice": (
+        b'"where":{', b'"where":{"file":"x.py",', "twice"),
+    "an unknown field twice": (MADE, b'"x":1,"x":2,' + MADE, "twice"),
+    "bytes that are no UTF-8 in an unknown field": (MADE, b'"x":"\xff",' + MADE, "not JSON"),
+    "a name that is no UTF-8": (MADE, b'"\xff":1,' + MADE, "not JSON"),
+    "the same in a miss": (b'"origin":', b'"x":"\xff","origin":', "not JSON"),
+    "letters of another script": (
+        b'"backend":"trtllm","expected"', '"backend":"\u0442rtllm","expected"'.encode(),
+        "\u0442rtllm workspace"),
+    "a time without its fraction": (b'"ts":"', b'"ts":"2026-12-02T19:00:00Z","t":"', "RFC 3339"),
+    "a mode of another version": (b'"mode":"enforce"', b'"mode":"audit"', "whose mode this"),
+    "a decision in another mode": (
+        b'"env_backend":"auto","mode":"enforce"', b'"env_backend":"auto","mode":"observe"',
+        "several modes"),
+    "a pin of another version": (b'"pinned":"trtllm"', b'"pinned":"mnnvl"', "whose pin this"),
+    "a miss of another origin": (
+        b'"origin":"resolver"', b'"origin":"getter"', "whose origin this"),
+    "a decision at another address": (b"tcp://127.0.0.1:31021", b"tcp://127.0.0.1:31022",
+                                      "several addresses"),
+    "a workspace with an error": (b'"error":null', b'"error":"no memory"', "a reason why not"),
+    "a creation that skips a number": (
+        b'"creation":2', b'"creation":3', "not the next number"),
+    "a creation with a number of before": (
+        b'"creation":2', b'"creation":1', "not the next number"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REPLACED)
+def test_what_no_guard_writes(tmp_path: Path, name: str) -> None:
+    old, new, says = REPLACED[name]
+    for path in DATA.glob("*.jsonl"):
+        whole = path.read_bytes()
+        if path.name.endswith("4202.jsonl"):
+            assert old in whole
+            whole = whole.replace(old, new, 1)
+        (tmp_path / path.name).write_bytes(whole)
+    report = judge([tmp_path])
+    assert report.exit_code != 0
+    assert says in said(report)
+
+
+def _second(lines: list[Line]) -> Line:
+    return of(lines, "workspace", state="made", creation=2)[0]
+
+
+def _first_creation_without_its_line(lines: list[Line]) -> None:
+    lines.remove(of(lines, "workspace", state="made", creation=1)[0])
+
+
+def _given_out_after_it_was_destroyed(lines: list[Line]) -> None:
+    _second(lines).update(state="verified", kind="primary", creation=1)
+
+
+def _armed_twice(lines: list[Line]) -> None:
+    lines.insert(4, dict(lines[0]))
+
+
+def _switched_off_later(lines: list[Line]) -> None:
+    of(lines, "resolved")[-1]["mode"] = "off"
+
+
+def _primary_failed_and_quant_tried_twice(lines: list[Line]) -> None:
+    at = lines.index(of(lines, "workspace")[0])
+    first, second = of(lines, "workspace")[0], _second(lines)
+    lines[:] = [line for line in lines if line["event"] != "workspace"]
+    none = {"state": "failed", "backend": None, "error": "no memory"}
+    lines[at:at] = [
+        {**first, **none},
+        {**first, **none, "kind": "primary", "error": None},
+        {**first, **none, "creation": 2},
+        {**second, "creation": 3},
+        {**second, "state": "verified", "kind": "quant", "creation": 3},
+    ]
+
+
+def _nearly_as_many_misses_as_are_written(lines: list[Line]) -> None:
+    """What is distinct counts, of whatever kind; the misses alone stay below the limit."""
+    del lines[-1]
+    miss = of(lines, "context_miss")[0]
+    for number in range(995):
+        where = {**miss["where"], "line": number}
+        lines.append({**miss, "origin": "trace", "used": None, "where": where})
+
+
+@pytest.mark.parametrize(
+    ("edit", "says"),
+    [
+        (_first_creation_without_its_line, "a creation of a workspace has no line"),
+        (_given_out_after_it_was_destroyed, "given out after it was destroyed"),
+        (_armed_twice, "armed twice"),
+        (_switched_off_later, "no evidence from rank 1"),
+        (_primary_failed_and_quant_tried_twice, "no memory"),
+        (_nearly_as_many_misses_as_are_written, "may have left out others"),
+    ],
+)
+def test_lines_that_contradict_each_other(
+    tmp_path: Path, edit: Callable[[list[Line]], None], says: str
+) -> None:
+    ranks = original()
+    edit(ranks[1])
+    renumber(ranks[1])
+    report = judge([write(ranks, tmp_path)])
+    assert report.exit_code != 0
+    assert says in said(report)
+
+
+@pytest.mark.parametrize("newline", [b"\r\n", b"\n\n", b"\n \t\n"])
+def test_lines_ended_in_another_way_say_the_same(tmp_path: Path, newline: bytes) -> None:
+    for path in DATA.glob("*.jsonl"):
+        (tmp_path / path.name).write_bytes(path.read_bytes().replace(b"\n", newline))
+    assert judge([tmp_path]).verdict == "safe"
+
+
+def test_a_file_cut_anywhere_is_safe_only_between_lines(tmp_path: Path) -> None:
+    for path in DATA.glob("*.jsonl"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    path = tmp_path / "hisparse-guard-node-a-4202.jsonl"
+    whole = path.read_bytes()
+    ends = {at for at, byte in enumerate(whole) if byte == ord("\n")}
+    ends |= {at + 1 for at in ends}
+    near = {at + by for at in ends for by in (-2, -1, 0)}
+    for cut in sorted({*range(0, len(whole), 7), *near} - {len(whole)}):
+        path.write_bytes(whole[:cut])
+        assert judge([tmp_path]).exit_code != 0 or cut in ends, cut
+
+
+# Several runs and servers
+
+
+def judged(tmp_path: Path, *lives: Process) -> Report:
+    for life in lives:
+        life.write(tmp_path)
+    return judge([tmp_path])
+
+
+def test_a_start_that_was_not_guarded_is_not_hidden_by_the_next(tmp_path: Path) -> None:
+    """A container that restarts: the first API server has the process id of the second, which is
+    the parent of the workers. Workers of the first have no evidence."""
+    first = Process(rank=None, pid=50, ppid=1, start=-900.0, instance="first").config()
+    second = Process(rank=None, pid=50, ppid=1, start=-9.0, instance="second").config()
+    report = judged(tmp_path, first, second, *(p.guarded() for p in world(instance="second")))
+    assert (report.verdict, len(report.results)) == ("unproven", 2)
+    safe = next(r for r in report.results if r.judgement.verdict == "safe")
+    assert [process.start for process in safe.server.others] == [second_start(second)]
+
+
+def second_start(process: Process) -> str:
+    return str(json.loads(process.lines[0])["start"])
+
+
+def test_half_of_one_run_and_half_of_the_next_are_no_whole(tmp_path: Path) -> None:
+    """Without a decision and without an instance, only the times tell them apart."""
+    lives = world(instance=None)
+    lives[1] = world(instance=None, start=600.0)[1]
+    for life in lives:
+        life.known = True
+        life.config().workspace("made").workspace()
+    assert judged(tmp_path, *lives).verdict in ("partly guarded", "unproven")
+
+
+def test_a_folder_without_evidence_is_told(tmp_path: Path) -> None:
+    """Who names two nodes' folders asks for both."""
+    one, none = write(original(), tmp_path / "node-a"), tmp_path / "node-b"
+    none.mkdir()
+    (none / "vllm.log").write_text("no evidence\n")
+    report = judge([one, none])
+    assert report.verdict == "unproven" and f"{none}: holds no evidence" in said(report)
+    assert judge([none]).verdict == "no evidence"
+    assert judge([one, one, *one.iterdir()]).verdict == "safe"
+
+
+def test_an_error_of_the_first_start_is_not_held_against_the_next(tmp_path: Path) -> None:
+    first = Process(rank=None, pid=50, ppid=1, start=-900.0, instance="first").config()
+    first.line("error", message="no wrapt here", detail=None)
+    early = world(pid=200, start=-890.0, instance="own", rendezvous="tcp://10.0.0.1:1")
+    second = Process(rank=None, pid=50, ppid=1, start=-9.0, instance="second").config()
+    lives = [first, second, *early, *world(instance="second")]
+    for life in lives[2:]:
+        life.guarded()
+    report = judged(tmp_path, *lives)
+    assert [result.judgement.verdict for result in report.results] == ["unproven", "safe"]
+    assert report.results[0].server.workers[0].pid == 200
