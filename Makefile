@@ -1,5 +1,6 @@
 # make demo: the fault and the cure on real vLLM 0.33.0 and 0.34.0.   make test: everything that is checked.
-# Both set up all they need: a virtual environment here, and real vLLM releases, FlashInfer and
+# make check: what needs nothing of that, in a minute or so, before each commit.
+# They set up all they need: a virtual environment here, and real vLLM releases, FlashInfer and
 # a CPU server in ~/.cache/hisparse-guard (or under $XDG_CACHE_HOME).
 
 PYTHON ?= python3
@@ -7,33 +8,41 @@ BIN := .venv/bin
 # Test processes at once; the conformance trees and the servers want a core each.
 JOBS ?= 2
 
-.PHONY: demo test lint bench gpu clean
+.PHONY: demo demo-server check test lint bench gpu picture clean
 
 .venv/.ready: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed: make PYTHON=python3.12 …")'
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[cli,dev]'
-	touch $@
+	@$(PYTHON) -m tests.support.checkout
 
 demo: .venv/.ready
 	$(BIN)/python -m tests.conformance.demo
+
+demo-server: .venv/.ready
+	$(BIN)/python -m tests.server.demo
 
 lint: .venv/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+check: lint
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not environment and not slow"
+
 test: lint
 	$(BIN)/python -m tests.support.environments
 	$(BIN)/python -m tests.support.browser
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder --junitxml .pytest_cache/results.xml
 
 bench: .venv/.ready
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks $(ROWS)
 
 # On a machine with two GPUs (or one, for a part of it); says first what it will do.
 gpu: .venv/.ready
 	$(BIN)/python -m benchmarks.gpu $(GPU_OPTIONS)
+
+# The picture in the README, of the page of tests/cli/report/test_browser.py.
+picture: .venv/.ready
+	HISPARSE_TEST_PICTURE=1 $(BIN)/python -m pytest -q tests/cli/report/test_browser.py -k picture
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

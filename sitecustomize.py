@@ -18,12 +18,15 @@ try:
     # What has run already, where other copies of this file see it: one that chains runs us again.
     _ran = sys.__dict__.setdefault("_hisparse_guard_sitecustomize", set())
     _ran.add(__file__)
-    _here = os.path.dirname(__file__)
-    _behind = sys.path[sys.path.index(_here) + 1 :] if _here in sys.path else sys.path
+    # Python makes PYTHONPATH's entries absolute, but not what a chainer in front has put on the
+    # path since. One that runs us without a path entry goes on to the next by itself.
+    _here = os.path.abspath(os.path.dirname(__file__))
+    _path = [isinstance(entry, str) and os.path.abspath(entry) for entry in sys.path]
+    _behind = sys.path[_path.index(_here) + 1 :] if _here in _path else []
     if any(ask_finders("sitecustomize", _behind)):
         from hisparse_guard.runtime import chain
 
-        _shadowed = chain.find_shadowed(_here, _ran)
+        _shadowed = chain.find_shadowed(_behind, _ran)
 except Exception as _error:
     try:
         # Past Python's buffer: what a full device refuses would turn the exit code into 120.

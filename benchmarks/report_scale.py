@@ -5,21 +5,20 @@ each worker with 250 call sites at four running counts, stacks of 12 frames that
 in common. Memory is the sum over the command and the processes it starts, read from
 ``/proc/*/smaps_rollup`` (Pss) every 20 ms.
 
-Run: ``python -m benchmarks.report_scale [--workers N] [--lines N] [--runs N]``
+Processor time and memory are those of the command and of the processes it starts.
 """
 
 from __future__ import annotations
 
-import argparse
 import resource
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.line import Line, machine, show
+from benchmarks.row import Row
 from tests.cli.report.samples import Process
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -117,42 +116,19 @@ def measure(folder: Path, *options: str) -> tuple[float, float, int, int]:
     return wall, spent, peak, process.returncode
 
 
-def lines(workers: int = 1000, lines_each: int = 1000, runs: int = 5) -> list[Line]:
+def rows(workers: int = 1000, lines_each: int = 1000, runs: int = 3) -> Iterator[Row]:
     """Raises:
     RuntimeError: report did not find the evidence safe.
     """
-    table = []
     with tempfile.TemporaryDirectory(prefix="report-scale-") as scratch:
         folder = Path(scratch)
         megabytes = make(folder, workers, lines_each) / 1e6
+        print(f"{workers} workers x {lines_each} lines, {megabytes:.0f} MB", flush=True)
         for options in ((), ("--json",), ("--html", str(folder / "report.html"))):
             found = [measure(folder, *options) for _ in range(runs)]
             if any(code for *_, code in found):
                 raise RuntimeError("report did not find the evidence safe")
+            wall, used, peak, _ = zip(*found, strict=True)
             what = " ".join(["report", *options[:1]])
-            size = f"{workers} x {lines_each} lines, {megabytes:.0f} MB"
-            wall = statistics.median(run[0] for run in found)
-            processors = statistics.median(run[1] for run in found)
-            peak = statistics.median(run[2] for run in found) / 1e6
-            table += [
-                Line(f"{what}, {size}", f"{wall:.2f} s", target="< 3 s"),
-                Line(f"{what}, time of processors", f"{processors:.2f} s"),
-                Line(f"{what}, peak memory", f"{peak:.0f} MB", target="< 200 MB"),
-            ]
-    return table
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="report over a large body of evidence")
-    parser.add_argument("--workers", type=int, default=1000)
-    parser.add_argument("--lines", type=int, default=1000)
-    parser.add_argument("--runs", type=int, default=5)
-    asked = parser.parse_args()
-    show(
-        [("report", lines(asked.workers, asked.lines, asked.runs))],
-        f"{machine()}; medians of {asked.runs} runs",
-    )
-
-
-if __name__ == "__main__":
-    main()
+            yield Row(what, "s", wall, "its processor time", used, "3 s")
+            yield Row(f"{what}, peak memory", "MB", [size / 1e6 for size in peak], "", (), "200 MB")

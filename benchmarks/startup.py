@@ -1,91 +1,64 @@
 """What a process pays that never imports vLLM: time to start and memory, beside its peers.
 
 Every arm starts the same interpreter with ``-c pass``, one after another in each round and in a
-new order each round; a tax is the median over the rounds of the difference to its base *in the
-same round*, so that a drift of the machine cancels. Nothing writes byte code; the arms named
-"source" have none, the others bring it, as installed or bundled.
-
-Run: ``python -m benchmarks.startup [--rounds N]``
+new order each round. Nothing writes byte code; the arms named "source" have none, the others bring
+it, as bundled. The first version (0.1) is taken from the repository's history.
 """
 
 from __future__ import annotations
 
-import argparse
+import io
 import os
 import random
 import shutil
-import statistics
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.line import Line, machine, show
+from benchmarks.row import Row
 from tests.support.environments import injectors_python
 
 ROOT = Path(__file__).resolve().parent.parent
+# The last commit with the runtime of 0.1.
+FIRST_VERSION = "fe772eb"
 PLAIN = "plain Python"
 EMPTY, EMPTY_ZIP = "empty sitecustomize", "empty sitecustomize, zip"
 # The guard is counted over an empty file in the same kind of place: compiling even that one costs.
 EMPTY_SOURCE, EMPTY_ZIP_SOURCE = f"{EMPTY}, source", f"{EMPTY_ZIP}, source"
-PEERS = ("autowrapt", "OpenTelemetry", "ddtrace")
+ROUNDS = 80
 MEMORY_RUNS = 11
 MEMORY = """
 for line in open("/proc/self/smaps_rollup"):
     if line.startswith(("Private_Clean", "Private_Dirty")):
         print(line.split()[1])
 """
+PROMISED = {"guard, folder": "+0.2 ms", "guard, folder, source": "+1.0 ms"}
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One way to start the interpreter.
-
-    Attributes:
-        base: the arm that its tax is counted over.
-    """
+    """One way to start the interpreter, and the arm that it is compared with."""
 
     environment: Mapping[str, str]
     base: str = EMPTY
 
 
-@dataclass(frozen=True)
-class Row:
-    """What one arm cost.
-
-    Attributes:
-        start_ms: median of a whole start and end of the process, milliseconds.
-        tax_ms: median over the rounds of the difference to `base`, milliseconds.
-        ratio: `tax_ms` over the guard's (a folder with byte code); None for what has no tax.
-        memory_mb: private memory at the end over that of `base`, megabytes (median).
-    """
-
-    arm: str
-    start_ms: float
-    base: str | None
-    tax_ms: float | None
-    ratio: float | None
-    memory_mb: float | None
-
-
-def arms(scratch: Path, python: Path) -> dict[str, Arm]:
-    """The guard in its layouts, what it is compared with, and its peers."""
-
-    def bundle(name: str) -> Path:
-        command = [sys.executable, "-m", "hisparse_guard", "bundle", scratch / name]
+def layouts(scratch: Path, python: Path) -> dict[str, Path]:
+    """The guard as it is put on PYTHONPATH, by the name of its arm."""
+    folder, archive = scratch / "guard", scratch / "guard.zip"
+    for place in (folder, archive):
         subprocess.run(
-            [*command, "--python", python],
+            [sys.executable, "-m", "hisparse_guard", "bundle", place, "--python", python],
             check=True,
             stdout=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
         )
-        return scratch / name
-
-    folder, archive = bundle("guard"), bundle("guard.zip")
     source = scratch / "source"
     shutil.copytree(folder, source, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
     source_zip = scratch / "source.zip"
@@ -93,6 +66,34 @@ def arms(scratch: Path, python: Path) -> dict[str, Arm]:
         for entry in whole.infolist():
             if not entry.filename.endswith(".pyc"):
                 out.writestr(entry, whole.read(entry))
+    return {
+        "guard, folder": folder,
+        "guard, folder, source": source,
+        "guard, zip": archive,
+        "guard, zip, source": source_zip,
+    }
+
+
+def first_version(scratch: Path, python: Path) -> dict[str, Path]:
+    """The first version in a folder, with byte code and without.
+
+    Raises:
+        subprocess.CalledProcessError: this is no git checkout with that commit.
+    """
+    names = ("sitecustomize.py", "hisparse_guard/__init__.py", "hisparse_guard/runtime")
+    archived = subprocess.run(
+        ["git", "-C", ROOT, "archive", FIRST_VERSION, *names], check=True, stdout=subprocess.PIPE
+    ).stdout
+    source, folder = scratch / "first-source", scratch / "first"
+    for place in (source, folder):
+        with tarfile.open(fileobj=io.BytesIO(archived)) as files:
+            files.extractall(place, filter="data")
+    subprocess.run([python, "-m", "compileall", "-q", folder], check=True)
+    return {"first version, folder": folder, "first version, folder, source": source}
+
+
+def arms(scratch: Path, python: Path) -> dict[str, Arm]:
+    """The guard in its layouts, what it is compared with, and its peers."""
     empty, empty_source = scratch / "empty", scratch / "empty-source"
     for place in (empty, empty_source):
         place.mkdir()
@@ -114,16 +115,18 @@ def arms(scratch: Path, python: Path) -> dict[str, Arm]:
     def on_path(entry: Path, base: str = EMPTY, **more: str) -> Arm:
         return Arm({"PYTHONPATH": str(entry), **more}, base)
 
+    bases = {"zip": EMPTY_ZIP, "folder, source": EMPTY_SOURCE, "zip, source": EMPTY_ZIP_SOURCE}
+    places = {**layouts(scratch, python), **first_version(scratch, python)}
     return {
         PLAIN: Arm({}, ""),
         EMPTY: on_path(empty, PLAIN),
         EMPTY_SOURCE: on_path(empty_source, PLAIN),
         EMPTY_ZIP: on_path(empty_zip, PLAIN),
         EMPTY_ZIP_SOURCE: on_path(empty_zip_source, PLAIN),
-        "guard, folder": on_path(folder),
-        "guard, folder, source": on_path(source, EMPTY_SOURCE),
-        "guard, zip": on_path(archive, EMPTY_ZIP),
-        "guard, zip, source": on_path(source_zip, EMPTY_ZIP_SOURCE),
+        **{
+            name: on_path(place, bases.get(name.partition(", ")[2], EMPTY))
+            for name, place in places.items()
+        },
         "autowrapt": Arm({"AUTOWRAPT_BOOTSTRAP": "no.such.group"}, PLAIN),
         "OpenTelemetry": on_path(
             auto,
@@ -142,14 +145,14 @@ def arms(scratch: Path, python: Path) -> dict[str, Arm]:
     }
 
 
-def _environment(arm: Arm) -> dict[str, str]:
+def environment(more: Mapping[str, str]) -> dict[str, str]:
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-    return {**kept, "PYTHONDONTWRITEBYTECODE": "1", **arm.environment}
+    return {**kept, "PYTHONDONTWRITEBYTECODE": "1", **more}
 
 
 def _start_ms(python: Path, arm: Arm) -> float:
     begin = time.perf_counter()
-    process = os.posix_spawn(python, [str(python), "-c", "pass"], _environment(arm))
+    process = os.posix_spawn(python, [str(python), "-c", "pass"], environment(arm.environment))
     _, status = os.waitpid(process, 0)
     took = time.perf_counter() - begin
     if status:
@@ -159,94 +162,33 @@ def _start_ms(python: Path, arm: Arm) -> float:
 
 def _memory_mb(python: Path, arm: Arm) -> float:
     done = subprocess.run(
-        [python, "-c", MEMORY], env=_environment(arm), stdout=subprocess.PIPE, text=True, check=True
+        [python, "-c", MEMORY],
+        env=environment(arm.environment),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
     )
     return sum(map(int, done.stdout.split())) / 1024
 
 
-def measure(rounds: int) -> list[Row]:
-    """Measures all arms, interleaved.
-
-    Args:
-        rounds: starts of each arm; the peers' are among them.
-    """
+def rows() -> Iterator[Row]:
+    """Starts of a process, then its memory."""
     python = injectors_python()
     with tempfile.TemporaryDirectory() as scratch:
         known = arms(Path(scratch), python)
         times: dict[str, list[float]] = {name: [] for name in known}
-        order = list(known)
         for arm in known.values():
             _start_ms(python, arm)  # into the page cache
-        for _ in range(rounds):
-            random.shuffle(order)
-            for name in order:
+        for _ in range(ROUNDS):
+            for name in random.sample(list(known), len(known)):
                 times[name].append(_start_ms(python, known[name]))
+        for name, arm in known.items():
+            base = times.get(arm.base, ())
+            yield Row(f"start: {name}", "ms", times[name], arm.base, base, PROMISED.get(name, ""))
         memory = {
-            name: statistics.median(_memory_mb(python, arm) for _ in range(MEMORY_RUNS))
-            for name, arm in known.items()
+            name: [_memory_mb(python, known[name]) for _ in range(MEMORY_RUNS)]
+            for name in ("guard, folder", EMPTY)
         }
-    taxes = {
-        name: statistics.median(
-            mine - base for mine, base in zip(times[name], times[arm.base], strict=True)
-        )
-        for name, arm in known.items()
-        if arm.base
-    }
-    own = taxes["guard, folder"]
-    return [
-        Row(
-            name,
-            statistics.median(times[name]),
-            arm.base or None,
-            taxes.get(name),
-            taxes[name] / own if name in taxes and own > 0 else None,
-            memory[name] - memory[arm.base] if arm.base else None,
-        )
-        for name, arm in known.items()
-    ]
-
-
-# What is promised of a process that never imports vLLM, over an empty sitecustomize.
-TARGETS = {"guard, folder": "<= 0.3 ms", "guard, folder, source": "<= 0.8 ms"}
-
-
-def lines(rounds: int = 100) -> list[Line]:
-    """A peer's ratio is its tax over the guard's, as a folder with byte code."""
-    rows = measure(rounds)
-    table = []
-    for row in rows:
-        target = "at least 50 x" if row.arm in PEERS else TARGETS.get(row.arm, "")
-        table.append(
-            Line(
-                row.arm,
-                f"{row.start_ms:.1f} ms",
-                row.base or "",
-                f"{row.tax_ms:+.2f} ms" if row.tax_ms is not None else "",
-                f"{row.ratio:.0f} x guard" if row.ratio is not None and row.arm in PEERS else "",
-                target,
-            )
-        )
-    guard = next(row for row in rows if row.arm == "guard, folder")
-    table.append(
-        Line(
-            "memory of a process, guard, folder",
-            "",
-            EMPTY,
-            f"{guard.memory_mb:+.2f} MB",
-            "",
-            "<= 0.5 MB",
-        )
+    yield Row(
+        "memory: guard, folder", "MB", memory["guard, folder"], EMPTY, memory[EMPTY], "+0.5 MB"
     )
-    return table
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=100)
-    rounds = parser.parse_args().rounds
-    caption = f"{machine()}; medians of {rounds} interleaved starts"
-    show([("start of a process without vLLM", lines(rounds))], caption)
-
-
-if __name__ == "__main__":
-    main()

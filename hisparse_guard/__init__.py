@@ -18,6 +18,9 @@ PATCHED_MODULES = (
     "vllm.distributed.device_communicators.flashinfer_all_reduce",
 )
 
+# What is asked of the other finders right now: the name, and by which thread.
+_asking: set[tuple[str, int]] = set()
+
 # Which way in was first: "sitecustomize" or "entry point".
 injected_via = ""
 
@@ -30,20 +33,17 @@ class PatchFinder:
     that takes itself out while the list is walked makes Python skip the finder behind it.
     """
 
-    def __init__(self) -> None:
-        self._asking: set[tuple[str, int]] = set()
-
     def find_spec(self, name, path=None, target=None):
         # Another finder that delegates, as this one does, asks us again. By thread, since
         # `importlib.util.find_spec` asks without the module's lock.
         question = (name, get_ident())
-        if name not in PATCHED_MODULES or question in self._asking:
+        if name not in PATCHED_MODULES or question in _asking:
             return None
-        self._asking.add(question)
+        _asking.add(question)
         try:
             spec = next(ask_finders(name, path, target), None)
         finally:
-            self._asking.discard(question)
+            _asking.discard(question)
         if spec is not None and hasattr(spec.loader, "exec_module"):
             spec.loader = PatchLoader(spec.loader)
         return spec

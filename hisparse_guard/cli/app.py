@@ -14,7 +14,6 @@ app = typer.Typer(
     name=PROG,
     help="Runtime guard for vLLM servers that run HiSparse and cannot be rebuilt.",
     invoke_without_command=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )

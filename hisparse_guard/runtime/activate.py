@@ -31,26 +31,11 @@ def patch_loaded_modules() -> None:
 
 
 def _after_fork() -> None:
-    state.creations = state.destroyed = 0
+    state.creations = 0
     telemetry.begin("fork")
-
-
-def _finalize_multiprocessing() -> None:
-    """Has multiprocessing's children, vLLM's workers among them, call `telemetry.end`: they leave
-    by `os._exit`, past atexit, but not past multiprocessing's own finalizers."""
-    util = sys.modules.get("multiprocessing.util")
-    if util is not None:
-        # A child forgets its parent's finalizers when it starts, and then runs these.
-        util.register_after_fork(telemetry, _finalize)
-        _finalize(telemetry)
-
-
-def _finalize(_: ModuleType) -> None:
-    # The lowest priority: after what others still do at exit.
-    sys.modules["multiprocessing.util"].Finalize(None, telemetry.end, exitpriority=-1000)
 
 
 telemetry.begin(hisparse_guard.injected_via)
 os.register_at_fork(after_in_child=_after_fork)
+# Not in multiprocessing's forked children, which leave by `os._exit`.
 atexit.register(telemetry.end)
-_finalize_multiprocessing()

@@ -4,24 +4,19 @@ Debian's Python ships a `sitecustomize`, and so do OpenTelemetry, ddtrace and ma
 imports the first on the path only, so whoever stands in front has to run the next.
 """
 
-import os
 import sys
 
 from hisparse_guard import ask_finders
 
 
-def find_shadowed(here, ran):
-    """The spec of the next `sitecustomize` behind our own path entry that has not run yet.
+def find_shadowed(behind, ran):
+    """The spec of the next `sitecustomize` that has not run yet.
 
     Args:
-        here: the folder or zip of ours.
+        behind: the path entries behind our own.
         ran: origins that have run in this process; the one that is found is added.
     """
-    # Python makes PYTHONPATH's entries absolute, but not what a chainer in front of us has put on
-    # the path since. One that runs us without a path entry goes on to the next by itself.
-    mine = os.path.abspath(here)
-    own = [isinstance(entry, str) and os.path.abspath(entry) == mine for entry in sys.path]
-    for entry in sys.path[own.index(True) + 1 :] if True in own else ():
+    for entry in behind:
         for spec in ask_finders("sitecustomize", [entry]):
             # No loader: a folder of that name, which Python would not run either.
             if spec.loader is not None and spec.origin not in ran:
@@ -42,8 +37,7 @@ def run(spec):
     try:
         import sitecustomize  # noqa: F401
     finally:
-        if once in sys.meta_path:
-            sys.meta_path.remove(once)
+        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not once]
         if ours is not None:
             sys.modules.setdefault("sitecustomize", ours)
 

@@ -2,8 +2,6 @@
 
 from typing import Any, NamedTuple
 
-HISPARSE_CONNECTOR = "HiSparseConnector"
-
 
 class ConfigFacts(NamedTuple):
     """What a vLLM config says; None where it does not say it.
@@ -41,13 +39,11 @@ def hisparse_source(config: Any) -> str | None:
         return "attention_config"
     # vLLM 0.30 and later infer the above from the connector; a fork may not.
     transfer = getattr(config, "kv_transfer_config", None)
-    if transfer is None:
-        return None
     names = [getattr(transfer, "kv_connector", None)]
     extra = getattr(transfer, "kv_connector_extra_config", None)
     if isinstance(extra, dict) and isinstance(extra.get("connectors"), (list, tuple)):
         names += [c.get("kv_connector") for c in extra["connectors"] if isinstance(c, dict)]
-    return "connector" if HISPARSE_CONNECTOR in names else None
+    return "connector" if "HiSparseConnector" in names else None
 
 
 def _of_type(kind: type, holder: Any, name: str) -> Any:

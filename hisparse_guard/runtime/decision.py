@@ -19,13 +19,6 @@ Rule = Literal[
 ]
 
 
-class ResolverAnswer(NamedTuple):
-    """What vLLM's resolver answered, whatever shape it has."""
-
-    backend: str | None
-    trtllm_can_serve: bool
-
-
 class Decision(NamedTuple):
     """What the resolver is to answer, and why; the fields are named as in the evidence.
 
@@ -50,14 +43,14 @@ class Decision(NamedTuple):
     mode: str
     conflict: bool
 
-    @property
     def guard_chose_none(self) -> bool:
         """Whether the guard, and not vLLM, decided for no FlashInfer all-reduce."""
-        return self.used == NONE and self.rule in ("hisparse", "context-miss", "multinode")
+        return self.used == NONE != self.upstream
 
 
-def parse_answer(answer: Any) -> ResolverAnswer | None:
-    """vLLM's answer taken apart; None for an unknown shape.
+def parse_answer(answer: Any) -> tuple[str, bool] | None:
+    """The backend that vLLM's resolver answered, and whether trtllm can serve; None for an unknown
+    shape.
 
     Known (vLLM 0.19 to 0.34): ``backend`` and ``(backend, allow_trtllm_fallback)``, each with None
     for "no backend". Under ``auto`` the second member is vLLM's own word on whether trtllm can
@@ -66,34 +59,26 @@ def parse_answer(answer: Any) -> ResolverAnswer | None:
     backend, fallback = answer, False
     if type(answer) is tuple and len(answer) == 2 and type(answer[1]) is bool:
         backend, fallback = answer
-    if backend is None:
-        return ResolverAnswer(None, False)
-    if type(backend) is not str or backend not in (TRTLLM, MNNVL):
-        return None
-    return ResolverAnswer(backend, fallback or backend == TRTLLM)
+    if type(backend) is str and backend in (TRTLLM, MNNVL):
+        return backend, fallback or backend == TRTLLM
+    return (NONE, False) if backend is None else None
 
 
 def decide(
-    answer: Any,
-    hisparse: bool,
-    env_backend: str,
-    current: bool,
-    settings: Settings,
-    pin: str | None,
+    answer: Any, hisparse: bool, current: bool, chosen: str, settings: Settings, pin: str | None
 ) -> Decision:
     """The one table of the guard.
 
     Args:
         answer: what vLLM's resolver answered just now.
         hisparse: whether any config of this process ever had HiSparse on.
-        env_backend: ``VLLM_FLASHINFER_ALLREDUCE_BACKEND``; ``auto`` when unset.
         current: whether a vLLM config is current.
+        chosen: ``VLLM_FLASHINFER_ALLREDUCE_BACKEND``; ``auto`` when unset.
         settings: the mode, the backend wanted under HiSparse, and what is wanted where trtllm
             cannot serve.
         pin: what holds for the group from an earlier decision.
     """
-    parsed = parse_answer(answer)
-    upstream = None if parsed is None else parsed.backend or NONE
+    upstream, trtllm_can_serve = parse_answer(answer) or (None, False)
 
     def decided(rule: Rule, target: str | None, pinned: str | None = pin) -> Decision:
         used, shaped = target, answer
@@ -102,22 +87,21 @@ def decide(
         elif target != upstream:
             backend = None if target == NONE else target
             shaped = (backend, False) if type(answer) is tuple else backend
-        fresh = rule in ("hisparse", "multinode", "no-backend")
-        conflict = fresh and pin not in (None, target)
-        inputs = (hisparse, current, env_backend, settings.mode)
+        conflict = pin not in (None, target) and rule in ("hisparse", "multinode", "no-backend")
+        inputs = (hisparse, current, chosen, settings.mode)
         return Decision(rule, answer, shaped, upstream, target, used, pinned, *inputs, conflict)
 
     if settings.mode == "off" or not hisparse:
         return decided("no-hisparse", upstream)
     # Before the shape: an operator's own choice may be a backend that is not known here.
-    if env_backend != "auto":
+    if chosen != "auto":
         return decided("env", upstream)
-    if parsed is None:
+    if upstream is None:
         return decided("unknown-shape", upstream)
-    if parsed.backend is None:
+    if upstream == NONE:
         # What init resolved holds: a later answer outside the context is none too (0.34.0).
         return decided("no-backend", NONE, NONE if current else pin)
-    if not parsed.trtllm_can_serve:
+    if not trtllm_can_serve:
         # A pin to trtllm does not count here: vLLM would refuse it with a ValueError.
         keeps = settings.multinode == "keep" and pin != NONE
         return decided("multinode", MNNVL if keeps else NONE)

@@ -10,13 +10,14 @@ code ends in `internal_errors`: vLLM's own answer is used, and one ERROR line sa
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from types import CodeType, FunctionType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 from hisparse_guard.runtime import patching, telemetry
-from hisparse_guard.runtime.decision import Decision
+from hisparse_guard.runtime.decision import MNNVL, Decision
 from hisparse_guard.runtime.patching import GuardedFunction, UntracedFunction
 from hisparse_guard.runtime.settings import read_settings
 from hisparse_guard.runtime.state import ENV_BACKEND, state, workspace_backend
@@ -57,7 +58,7 @@ def resolve_fi_ar_backend(wrapped: Any, instance: Any, args: Any, kwargs: Any) -
     answer = wrapped(*args, **kwargs)
     decision: Decision | None = None
     with internal_errors(f"the all-reduce backend is not guarded, vLLM's own is used; {_UNSAFE}"):
-        group = _group_argument(wrapped, args, kwargs)
+        group = _group_argument(args, kwargs)
         decision = state.decide(answer, group)
     if decision is None:
         return answer
@@ -78,24 +79,21 @@ def create_workspace(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any
     backend = args[0] if args else kwargs.get("backend")
     group, refused, none_chosen = None, False, False
     with internal_errors("mode strict does not see a workspace that is made"):
-        group = _group_argument(wrapped, args, kwargs)
-        refused = state.refuses(backend)
+        group = _group_argument(args, kwargs)
+        refused = _is_refused(backend)
         # 0.30 and 0.31 do not know "no backend" and would ask FlashInfer for None.
         none_chosen = backend is None and state.chose_none(group)
     if refused:
         raise RuntimeError(telemetry.REFUSAL)
     if none_chosen:
         return None
-    workspace, failure = None, None
+    workspace = None
     try:
         workspace = wrapped(*args, **kwargs)
-    except Exception as error:
-        failure = error
-        raise
     finally:
         with internal_errors("a workspace that was made is not in the log or the evidence"):
             state.creations += 1
-            telemetry.workspace_made(workspace, backend, group, failure)
+            telemetry.workspace_made(workspace, backend, group, sys.exc_info()[1])
             patching.switch(True)
     return workspace
 
@@ -111,27 +109,29 @@ def get_workspace(kind: str) -> Callable[..., Any]:
     """
 
     def wrapper(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-        group, none_chosen, refused = None, False, False
+        group, none_chosen = None, False
         with internal_errors("it is not known whether this group has a FlashInfer all-reduce"):
-            group = _group_argument(wrapped, args, kwargs)
+            group = _group_argument(args, kwargs)
             none_chosen = state.chose_none(group)
         if none_chosen:
             return None
-        workspace = wrapped(*args, **kwargs)
-        with internal_errors("mode strict does not see a workspace that is given out"):
-            none_chosen = state.chose_none(group)
-            refused = state.refuses(workspace_backend(workspace))
+        workspace, refused = wrapped(*args, **kwargs), False
+        with internal_errors(f"the workspace is not verified; {_UNSAFE}"):
+            # First, lest telemetry that fails costs it.
+            refused = _is_refused(workspace_backend(workspace))
+            if state.hisparse and not refused:
+                telemetry.workspace_given_out(kind, workspace, group)
+            if state.is_settled(workspace, group):
+                patching.switch(False, wrapped)
         if refused:
             raise RuntimeError(telemetry.REFUSAL)
-        if not none_chosen:
-            with internal_errors(f"the workspace is not verified; {_UNSAFE}"):
-                if state.hisparse:
-                    telemetry.workspace_given_out(kind, workspace, group)
-                if state.is_settled(workspace, group):
-                    patching.switch(False, wrapped)
         return workspace
 
     return wrapper
+
+
+def _is_refused(backend: Any) -> bool:
+    return backend == MNNVL and state.hisparse and state.read_settings().mode == "strict"
 
 
 def destroy_fi_ar_workspace(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
@@ -142,8 +142,7 @@ def destroy_fi_ar_workspace(wrapped: Any, instance: Any, args: Any, kwargs: Any)
     """
     answer = wrapped(*args, **kwargs)
     with internal_errors("a destroyed workspace is not in the evidence"):
-        if state.creations > state.destroyed:
-            state.destroyed = state.creations
+        if state.creations:
             telemetry.workspace_destroyed()
     return answer
 
@@ -167,8 +166,6 @@ def set_current_vllm_config(wrapped: Any, instance: Any, args: Any, kwargs: Any)
 class _NotedContext:
     """vLLM's context manager, and a note of where it is left."""
 
-    __slots__ = ("_manager",)
-
     def __init__(self, manager: Any) -> None:
         self._manager = manager
 
@@ -176,13 +173,13 @@ class _NotedContext:
         return self._manager.__enter__()
 
     def __exit__(self, *exc_info: Any) -> Any:
-        try:
-            return self._manager.__exit__(*exc_info)
-        finally:
-            state.note_exit(sys._getframe(1))
-            if state.hisparse:
-                with internal_errors("the guard's state is not in the log or the evidence"):
-                    telemetry.context_left(patching.lost_patches())
+        answer = self._manager.__exit__(*exc_info)
+        frame = sys._getframe(1)
+        state.last_exit = (frame.f_code, frame.f_lineno, time.monotonic())
+        if state.hisparse:
+            with internal_errors("the guard's state is not in the log or the evidence"):
+                telemetry.context_left(patching.lost_patches())
+        return answer
 
     def __call__(self, function: Any) -> Any:
         # As a decorator: vLLM's own object makes a new manager for each call.
@@ -190,14 +187,11 @@ class _NotedContext:
 
 
 def _note_config(config: Any) -> None:
-    hisparse_before = state.hisparse
-    state.note_config(config)
-    if _is_off():
-        return
-    if state.hisparse and not hisparse_before:
+    if state.note_config(config):
         # A getter may have been switched off by a workspace from before HiSparse.
         patching.switch(True)
-    telemetry.config_noted()
+    if not _is_off():
+        telemetry.config_noted()
 
 
 def _is_off() -> bool:
@@ -236,14 +230,9 @@ def get_current_vllm_config_or_none(wrapped: Any, instance: Any, args: Any, kwar
     return config
 
 
-def _group_argument(function: Any, args: Any, kwargs: Any) -> Any:
-    """The process group among a call's arguments, by the parameter's name; None without one."""
-    code = getattr(function, "__code__", None)
-    names = code.co_varnames[: code.co_argcount] if type(code) is CodeType else ()
-    for name, value in [*kwargs.items(), *zip(names, args, strict=False)]:
-        if "group" in name or name == "pg":
-            return value
-    return None
+def _group_argument(args: Any, kwargs: Any) -> Any:
+    """The process group among a call's arguments, torch's or vLLM's own; None without one."""
+    return next((value for value in (*args, *kwargs.values()) if hasattr(value, "rank")), None)
 
 
 class Patch(NamedTuple):
@@ -277,15 +266,12 @@ def apply_patches(module: ModuleType) -> None:
     """Applies the patches of `module`, which was executed just now or is patched already."""
     names = patching.namespace(module)
     patches = [patch for patch in PATCHES if module.__name__ in patch.modules]
-    if module.__name__ in CONFIG_MODULES:
-        # Its plain function only: the guard calls this one itself.
-        if type(names.get(CURRENT_CONFIG)) is FunctionType:
-            state.ask_config = names[CURRENT_CONFIG]
-        if read_settings(os.environ)[0].trace_context:
-            patches.append(TRACE_PATCH)
+    # The plain function only, not the patched one: the guard calls it itself.
+    if type(names.get(CURRENT_CONFIG)) is FunctionType:
+        state.ask_config = names[CURRENT_CONFIG]
+    if module.__name__ in CONFIG_MODULES and read_settings(os.environ)[0].trace_context:
+        patches.append(TRACE_PATCH)
     for patch in patches:
-        reason = patching.objection(names.get(patch.name))
-        if reason is None:
-            patching.patch(module, patch.name, patch.wrapper, patch.kind)
-        elif patch.needed or patch.name in names:
-            state.unpatched.append(f"not guarded: {patch.name} {reason} in this vLLM; {_UNSAFE}")
+        reason = patching.patch(module, patch.name, patch.wrapper, patch.kind)
+        if reason is not None and (patch.needed or patch.name in names):
+            state.problems.append(f"not guarded: {patch.name} {reason} in this vLLM; {_UNSAFE}")

@@ -9,9 +9,7 @@ from typing import Any
 try:
     # A bundle's private copy: a top-level one could shadow the image's.
     from hisparse_guard._vendored import wrapt
-except ModuleNotFoundError as error:
-    if error.name != "hisparse_guard._vendored":
-        raise
+except ModuleNotFoundError:
     import wrapt
 
 # Every wrapper made, by module and function name; after a second execution the newest.
@@ -37,11 +35,10 @@ class GuardedFunction(wrapt.FunctionWrapper):  # type: ignore[misc]
     def __reduce_ex__(self, protocol: Any) -> Any:
         return resolve_name, (f"{self.__wrapped__.__module__}:{self.__wrapped__.__qualname__}",)
 
-    def __copy__(self) -> "GuardedFunction":
+    def __deepcopy__(self, memo: Any = None) -> "GuardedFunction":
         return self
 
-    def __deepcopy__(self, memo: Any) -> "GuardedFunction":
-        return self
+    __copy__ = __deepcopy__
 
 
 class UntracedFunction(GuardedFunction):
@@ -52,14 +49,6 @@ class UntracedFunction(GuardedFunction):
     """
 
     _torchdynamo_disable = True
-
-
-def objection(function: Any) -> str | None:
-    """Why `function` cannot be patched, in words; None where it can."""
-    if function is None:
-        return "is not there"
-    plain = callable(function) and not isinstance(function, type)
-    return None if plain else f"is a {type(function).__name__} and no function"
 
 
 def is_guarded(function: Any) -> bool:
@@ -73,18 +62,22 @@ def is_guarded(function: Any) -> bool:
 
 def namespace(module: ModuleType) -> dict[str, Any]:
     """The module's names; not by `getattr`, which would run a lazy module."""
-    found: dict[str, Any] = object.__getattribute__(module, "__dict__")
-    return found
+    return object.__getattribute__(module, "__dict__")  # type: ignore[no-any-return]
 
 
 def patch(
     module: ModuleType, name: str, wrapper: Callable[..., Any], kind: type[GuardedFunction]
-) -> None:
-    """Wraps ``module.name``, a function that `objection` has nothing against."""
-    function = namespace(module)[name]
+) -> str | None:
+    """Wraps ``module.name``; returns why it cannot, in words, or None."""
+    function = namespace(module).get(name)
+    if function is None:
+        return "is not there"
+    if isinstance(function, type) or not callable(function):
+        return f"is a {type(function).__name__} and no function"
     if not is_guarded(function):
         guarded = _guarded[module.__name__, name] = kind(function, wrapper)
         namespace(module)[name] = guarded
+    return None
 
 
 def switch(on: bool, function: Any = None) -> None:
@@ -94,19 +87,19 @@ def switch(on: bool, function: Any = None) -> None:
     Args:
         function: the one whose wrapper is switched; all where it is None.
     """
-    held = {}
-    for guarded in list(_guarded.values()):
-        original = guarded.__wrapped__
-        if function is None or function is original:
-            guarded._self_on = on
-            held[id(original if on else guarded)] = guarded if on else original
+    chosen = [g for g in list(_guarded.values()) if function is None or function is g.__wrapped__]
+    for guarded in chosen:
+        # Off before the names, on after them: `lost_patches` may look meanwhile.
+        guarded._self_on = on and guarded._self_on
+    held = {id(g.__wrapped__ if on else g): g if on else g.__wrapped__ for g in chosen}
     for module_name, module in list(sys.modules.items()):
-        if module_name == "vllm" or str(module_name).startswith("vllm."):
-            # A module may stand there as None, or as an object of someone's own.
-            names = namespace(module) if isinstance(module, ModuleType) else {}
-            for name, value in list(names.items()):
+        # A module may stand there as None, or as an object of someone's own.
+        if f"{module_name}.".startswith("vllm.") and isinstance(module, ModuleType):
+            for name, value in list(namespace(module).items()):
                 if id(value) in held:
-                    names[name] = held[id(value)]
+                    namespace(module)[name] = held[id(value)]
+    for guarded in chosen:
+        guarded._self_on = on
 
 
 def lost_patches() -> Iterator[str]:

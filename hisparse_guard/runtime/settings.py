@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 PREFIX = "HISPARSE_GUARD_"
 EVIDENCE_DIR = PREFIX + "EVIDENCE_DIR"
-TRACE_CONTEXT = PREFIX + "TRACE_CONTEXT"
 
 # name -> valid values, the first is the default; in the order of the fields of `Settings`.
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -41,13 +40,6 @@ def read_settings(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
                 f"{PREFIX}{name}={given!r} is not valid and counts as {valid[0]}: "
                 f"use one of {', '.join(valid)}"
             )
-    known = sorted([EVIDENCE_DIR, *(PREFIX + name for name in CHOICES)])
-    names = ", ".join(known)
-    problems += [
-        f"{variable} is no setting of hisparse-guard and has no effect: use one of {names}"
-        for variable in sorted(environ)
-        if variable.startswith(PREFIX) and variable not in known
-    ]
     mode, backend, multinode, trace = chosen
     evidence_dir = environ.get(EVIDENCE_DIR, "").strip() or None
     return Settings(mode, backend, multinode, trace == "1", evidence_dir), problems

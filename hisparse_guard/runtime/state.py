@@ -2,14 +2,13 @@
 
 import os
 import sys
-import time
 import weakref
 from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
 from hisparse_guard.runtime.config_facts import ConfigFacts, hisparse_source, read_config
-from hisparse_guard.runtime.decision import MNNVL, NONE, TRTLLM, Decision, decide
+from hisparse_guard.runtime.decision import NONE, TRTLLM, Decision, decide
 from hisparse_guard.runtime.settings import Settings, read_settings
 
 ENV_BACKEND = "VLLM_FLASHINFER_ALLREDUCE_BACKEND"
@@ -24,14 +23,12 @@ class ProcessState:
         # None until they are read.
         self.settings: Settings | None = None
         self.configs: dict[ConfigFacts, None] = {}
-        self.setting_problems: list[str] = []
-        # What of this vLLM could not be patched.
-        self.unpatched: list[str] = []
+        # Settings that are not valid, and what of this vLLM could not be patched.
+        self.problems: list[str] = []
         # Where a config context was last left: code, line, and time on the monotonic clock in s.
         self.last_exit: tuple[CodeType, int, float] | None = None
-        # Workspaces asked for in this process, and how many of them were destroyed since.
+        # Workspaces asked for in this process.
         self.creations = 0
-        self.destroyed = 0
         # vLLM's own question for the current config, from the patched module.
         self.ask_config: Callable[[], Any] = lambda: None
         self._last_config: Callable[[], Any] = lambda: None
@@ -46,21 +43,22 @@ class ProcessState:
             return not self.hisparse and hisparse_source(config) is not None
         return config is not None
 
-    def note_config(self, config: Any) -> None:
-        """Notes what `config` says; reads the settings when HiSparse is first seen."""
+    def note_config(self, config: Any) -> bool:
+        """Notes what `config` says; whether it is the first with HiSparse: the settings are read
+        then."""
         facts = read_config(config)
         self.configs[facts] = None
-        self.hisparse = self.hisparse or (facts.hisparse and self.read_settings().mode != "off")
+        first = facts.hisparse and not self.hisparse and self.read_settings().mode != "off"
+        self.hisparse = self.hisparse or first
         self._last_config = weakref.ref(config)
-
-    def note_exit(self, frame: Any) -> None:
-        self.last_exit = (frame.f_code, frame.f_lineno, time.monotonic())
+        return first
 
     def read_settings(self) -> Settings:
         """The settings: read when HiSparse is first seen or at the first decision, since Ray sets
         the environment late; then for good, since a workspace lives as long as the process."""
         if self.settings is None:
-            self.settings, self.setting_problems = read_settings(os.environ)
+            self.settings, problems = read_settings(os.environ)
+            self.problems += problems
         return self.settings
 
     def is_off(self) -> bool:
@@ -74,8 +72,7 @@ class ProcessState:
             self.note_config(config)
         settings, last = self.read_settings(), self.last_decision(group)
         pin = last.pinned if last is not None else None
-        current = config is not None
-        decision = decide(answer, self.hisparse, env_backend(), current, settings, pin)
+        decision = decide(answer, self.hisparse, config is not None, env_backend(), settings, pin)
         try:
             self._by_group[id(group)] = (weakref.ref(group), decision)
         except TypeError:
@@ -99,26 +96,25 @@ class ProcessState:
 
     def is_settled(self, workspace: Any, group: Any) -> bool:
         """Whether what a getter gave out needs no further look."""
-        if workspace is None or not self.hisparse or self.read_settings().mode == "observe":
+        if not self.hisparse or self.read_settings().mode == "observe":
             return True
+        if workspace is None:
+            # vLLM keeps a failure in mind, but would ask its collectives again for "no backend".
+            return not self.chose_none(group)
         return workspace_backend(workspace) == self.expected_backend(group)
 
     def chose_none(self, group: Any) -> bool:
         """Whether the guard decided that this group gets no FlashInfer all-reduce."""
         decision = self.last_decision(group)
-        return decision is not None and decision.guard_chose_none
+        return decision is not None and decision.guard_chose_none()
 
     def may_choose_none(self) -> bool:
         """Whether compiled code must not rely on a workspace (for vLLM's compile cache)."""
         if not self.hisparse or self.read_settings().mode in ("observe", "off"):
             return False
         decisions = [self._of_process, *(decision for _, decision in list(self._by_group.values()))]
-        chosen = any(d is not None and d.guard_chose_none for d in decisions)
+        chosen = any(d is not None and d.guard_chose_none() for d in decisions)
         return chosen or self.read_settings().backend == NONE
-
-    def refuses(self, backend: Any) -> bool:
-        """Whether mode ``strict`` does not allow this backend."""
-        return self.hisparse and self.read_settings().mode == "strict" and backend == MNNVL
 
 
 def workspace_backend(workspace: Any) -> str | None:

@@ -20,6 +20,7 @@ import os
 import queue
 import sys
 import tempfile
+import timeit
 import traceback
 from types import FunctionType, SimpleNamespace
 
@@ -142,18 +143,44 @@ def hot_path(w):
 
 
 def timed(w):
-    """What one call of the getter costs once the workspace exists, in nanoseconds."""
-    import timeit
+    """What one call costs, in microseconds: medians of 21 repetitions."""
+    sys.setprofile(None)
+    arguments = w.arguments()
+    held_outside = w.fi.get_fi_ar_workspace
+
+    def microseconds(call, number):
+        runs = timeit.repeat(call, number=number, repeat=21)
+        return sorted(runs)[len(runs) // 2] / number * 1e6
+
+    def context():
+        with w.set_config(w.config):
+            pass
+
+    def made_anew():
+        w.fi.destroy_fi_ar_workspace()
+        w.get()
+
+    def getter():
+        w.fi.get_fi_ar_workspace(**arguments)
+
+    def outside():
+        held_outside(**arguments)
 
     with w.set_config(w.config):
         w.standalone()
-    w.get(), w.get_quant()
-    sys.setprofile(None)
-    names = {"get": w.fi.get_fi_ar_workspace, "arguments": w.arguments()}
-    number = 20_000
-    w.dist.barrier()
-    runs = timeit.repeat("get(**arguments)", globals=names, number=number, repeat=21)
-    return {"ns": sorted(runs)[len(runs) // 2] / number * 1e9}
+    w.get(), w.get_quant(), w.get()
+    found = {
+        "config context, in and out": microseconds(context, 2000),
+        "resolver": microseconds(lambda: w.fi._resolve_fi_ar_backend(w.group), 50),
+        "workspace made anew, first getter call": microseconds(made_anew, 20),
+        "getter, verified": microseconds(getter, 20_000),
+        "getter held outside vLLM": microseconds(outside, 20_000),
+    }
+    w.refuse = {"trtllm", "mnnvl"}
+    w.fi.destroy_fi_ar_workspace()
+    w.get()
+    found["getter after a failed creation"] = microseconds(outside, 20_000)
+    return {"microseconds": found}
 
 
 def fused_op(w):

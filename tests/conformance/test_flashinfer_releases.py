@@ -15,37 +15,49 @@ from typing import Any
 import pytest
 
 from tests.conformance import harness
+from tests.conformance.jobs import GUARD_JOBS, results_of
 from tests.support import environments, flashinfer
 
 VLLM = "0.33.0"
 PINNED, WAITING = "0.7.2.post1", "0.7.4"
-JOBS: dict[str, harness.Job] = {
-    name: {"name": name, "env": {}, "start_method": "fork", "options": {}}
-    for name in ("lazy", "no_standalone", "fused_op", "recreate", "hot_path")
-}
-JOBS["trtllm by environment"] = {
-    **JOBS["lazy"],
-    "env": {"VLLM_FLASHINFER_ALLREDUCE_BACKEND": "trtllm"},
-}
+# Jobs that the other tests have run on this release, with the FlashInfer that it pins.
+JOBS = ("lazy", "no_standalone", "fused_op", "recreate", "hot_path", "env-trtllm")
+ALONE = ("lazy", "no_standalone", "fused_op")
+
+pytestmark = pytest.mark.xdist_group(VLLM)
+
+
+@functools.cache
+def run(guarded: bool) -> dict[str, Any]:
+    """The results of `JOBS` with the FlashInfer whose kernel waits."""
+    labels = JOBS if guarded else ALONE
+    path = [*(harness.guard_path() if guarded else []), *in_front(WAITING)]
+    found = harness.run_jobs(VLLM, [GUARD_JOBS[label] for label in labels], guard=path)
+    return dict(zip(labels, found, strict=True))
 
 
 def in_front(version: str) -> list[Path]:
     return [] if version == PINNED else [flashinfer.release(version, importable=True)]
 
 
-@functools.cache
-def run(version: str, guarded: bool) -> dict[str, Any]:
-    path = [*(harness.guard_path() if guarded else []), *in_front(version)]
-    return dict(zip(JOBS, harness.run_jobs(VLLM, [*JOBS.values()], guard=path), strict=True))
-
-
-def ranks(version: str, name: str, *, guarded: bool) -> list[dict[str, Any]]:
-    result = run(version, guarded)[name]
-    found: list[dict[str, Any]] = result["ranks"]
-    assert len(found) == 2, result["log"][-3000:]
+def ranks(version: str, label: str, *, guarded: bool) -> list[dict[str, Any]]:
+    if version == PINNED:
+        results = results_of(VLLM)
+        found = results.guarded(label) if guarded else results.plain(label)
+    else:
+        result = run(guarded)[label]
+        found = result["ranks"]
+        assert len(found) == 2, result["log"][-3000:]
     for rank in found:
         assert "error" not in rank, rank.get("traceback")
     return [{key: value for key, value in rank.items() if key != "pid"} for rank in found]
+
+
+def lines(version: str, label: str) -> list[str]:
+    """The guard's lines in the log of a guarded job."""
+    if version == PINNED:
+        return results_of(VLLM).log(label)
+    return [x for x in str(run(True)[label]["log"]).splitlines() if "hisparse-guard" in x]
 
 
 @pytest.mark.parametrize("version", [PINNED, WAITING])
@@ -76,18 +88,18 @@ def test_guarded_it_is_trtllm_as_with_the_pinned_release(name: str) -> None:
     assert {rank["backend"] for rank in found} == {"trtllm"}
     assert {made for rank in found for made in rank["made"]} == {"trtllm"}
     assert found == ranks(PINNED, name, guarded=True)
-    assert "backend=trtllm" in run(WAITING, True)[name]["log"]
+    assert any("backend=trtllm" in line for line in lines(WAITING, name))
 
 
 @pytest.mark.parametrize(("version", "label"), [(PINNED, "races"), (WAITING, "waits")])
 def test_the_first_line_names_release_and_kernel_class(version: str, label: str) -> None:
-    armed = [line for line in run(version, True)["lazy"]["log"].splitlines() if "armed by" in line]
+    armed = [line for line in lines(version, "lazy") if "armed by" in line]
     assert len(armed) == 2
     assert all(f"FlashInfer {version}" in line for line in armed)
     assert all(f"kernel class {label}" in line for line in armed)
 
 
-@pytest.mark.parametrize("name", ["lazy", "no_standalone", "fused_op"])
+@pytest.mark.parametrize("name", ALONE)
 def test_vllm_alone_makes_mnnvl_with_both(name: str) -> None:
     for version in (PINNED, WAITING):
         assert {rank["backend"] for rank in ranks(version, name, guarded=False)} == {"mnnvl"}

@@ -67,8 +67,8 @@ def decide(answer: Any, **given: Any) -> Decision:
     return decide_by_settings(
         answer,
         hisparse=given["hisparse"],
-        env_backend=given["env_backend"],
         current=given["current"],
+        chosen=given["env_backend"],
         settings=settings,
         pin=given["pin"],
     )

@@ -11,12 +11,23 @@ import pytest
 from tests.startup.sandbox import environment, hisparse_folder, python, zipped
 from tests.support.bundles import bare, bundle, bundles
 from tests.support.environments import image_python, vllm_release
+from tests.support.forks import run_forked
 
 __all__ = ["bare", "bundle", "bundles"]
 
-SEE = """
+RELEASES = ("0.30.0", "0.33.0")
+NAMES = (
+    "vllm.config.vllm",
+    "vllm.config",
+    "vllm.envs",
+    "vllm.distributed.device_communicators.flashinfer_all_reduce",
+)
+SEE = (
+    f"""
+NAMES = {NAMES!r}
+"""
+    + """
 import copy, hashlib, importlib, importlib.resources, inspect, json, os, pickle, pkgutil, sys
-FI = "vllm.distributed.device_communicators.flashinfer_all_reduce"
 def digest(text):
     return hashlib.sha256(text.encode()).hexdigest()
 def seen(name):
@@ -46,21 +57,22 @@ def seen(name):
         "again": importlib.reload(module) is module and module.__loader__ is not None
                  and type(module.__loader__) is type(loader),
     }
-NAMES = ("vllm.config.vllm", "vllm.config", "vllm.envs", FI)
 print("SEEN " + json.dumps({name: seen(name) for name in NAMES}))
 """
+)
 
 
-def seen(path: list[Path], interpreter: Path) -> Any:
-    done = python(SEE, env=environment(path), interpreter=interpreter, timeout=120)
-    (line,) = [x for x in done.stdout.splitlines() if x.startswith("SEEN ")]
-    assert "hisparse-guard: " not in done.stderr, done.stderr
-    return json.loads(line[5:])
+Seen = dict[str, dict[str, Any]]
 
 
-def is_as_without(bundle: Path, image: Path, interpreter: Path) -> None:
-    alone = seen([image], interpreter)
-    guarded = seen([bundle, image], interpreter)
+def seen(stdout: str, stderr: str) -> Seen:
+    (line,) = [x for x in stdout.splitlines() if x.startswith("SEEN ")]
+    assert "hisparse-guard: " not in stderr, stderr
+    found: Seen = json.loads(line[5:])
+    return found
+
+
+def is_as_without(alone: Seen, guarded: Seen) -> None:
     pickled = {
         f for module in guarded.values() for f, by in module["pickled"].items() if by == "guarded"
     }
@@ -75,10 +87,29 @@ def is_as_without(bundle: Path, image: Path, interpreter: Path) -> None:
 @pytest.mark.parametrize("form", ["folder", "zip"])
 def test_stand_in(form: str, bundle: Path, bare: Path, tmp_path: Path) -> None:
     image = hisparse_folder(tmp_path / "image")
-    is_as_without(bundle, zipped(image) if form == "zip" else image, bare)
+    image = zipped(image) if form == "zip" else image
+    arms = [
+        python(SEE, env=environment(path), interpreter=bare) for path in ([image], [bundle, image])
+    ]
+    is_as_without(*(seen(done.stdout, done.stderr) for done in arms))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("release", ["0.30.0", "0.33.0"])
-def test_real_release(release: str, bundles: dict[str, Path]) -> None:
-    is_as_without(bundles["zip"], vllm_release(release), image_python())
+@pytest.mark.xdist_group("attributes on real releases")
+@pytest.mark.parametrize("release", RELEASES)
+def test_real_release(release: str, real: dict[str, dict[str, Any]]) -> None:
+    arms = [real[f"{release} {arm}"] for arm in ("alone", "guarded")]
+    is_as_without(*(seen(result["stdout"], result["stderr"]) for result in arms))
+
+
+@pytest.fixture(scope="module")
+def real(bundles: dict[str, Path]) -> dict[str, dict[str, Any]]:
+    """What is seen on each release, alone and guarded: forks of one process with torch."""
+    jobs = []
+    for release in RELEASES:
+        tree = str(vllm_release(release))
+        code = f"import sys\nsys.path.insert(0, {tree!r})\n{SEE}"
+        for arm, path in (("alone", []), ("guarded", [str(bundles["zip"])])):
+            jobs.append({"name": f"{release} {arm}", "path": path, "code": code})
+    env = environment([vllm_release("0.33.0")], CUDA_VISIBLE_DEVICES="")
+    return run_forked(jobs, interpreter=image_python(), env=env, like=NAMES)

@@ -20,7 +20,7 @@ from tests.support.forks import run_forked
 
 __all__ = ["bundles"]
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("start on real releases")]
+pytestmark = pytest.mark.slow
 
 FI = "vllm.distributed.device_communicators.flashinfer_all_reduce"
 SECOND = ("vllm.envs", "vllm.config", "vllm.config.vllm", FI)
@@ -49,7 +49,14 @@ def races() -> list[tuple[str, str, str, int]]:
     return [*guarded, *(("", *case) for case in few[::2])]
 
 
-@pytest.fixture(scope="module", params=["0.30.0", "0.33.0"])
+@pytest.fixture(
+    scope="module",
+    # The two releases side by side, each in one test process.
+    params=[
+        pytest.param(name, marks=pytest.mark.xdist_group(f"start on {name}"))
+        for name in ("0.30.0", "0.33.0")
+    ],
+)
 def results(request: pytest.FixtureRequest, bundles: dict[str, Path]) -> dict[str, dict[str, Any]]:
     forms = {"": [], **{form: [str(path)] for form, path in bundles.items()}}
     jobs = [

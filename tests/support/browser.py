@@ -14,6 +14,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -88,9 +89,9 @@ class Page:
             raise AssertionError(answer["exceptionDetails"])
         return answer["result"].get("value")
 
-    def screenshot(self, target: Path) -> None:
-        """Writes the whole page, however long, as PNG."""
-        found = self.ask("Page.captureScreenshot", captureBeyondViewport=True)
+    def screenshot(self, target: Path, *, whole: bool = True) -> None:
+        """Writes the whole page, however long, as PNG; or only what is seen without scrolling."""
+        found = self.ask("Page.captureScreenshot", captureBeyondViewport=whole)
         target.write_bytes(base64.b64decode(found["data"]))
 
     def press_enter(self) -> None:
@@ -232,4 +233,7 @@ def browser() -> Iterator[Browser]:
 
 
 if __name__ == "__main__":
-    set_up()
+    try:
+        set_up()
+    except Unavailable as error:
+        sys.exit(str(error))

@@ -57,7 +57,7 @@ def _locked(name: str) -> Iterator[None]:
 _run = fetching.run
 
 
-def _uv() -> str:
+def uv() -> str:
     """uv, which the dev extra brings: it downloads in parallel and keeps what it has."""
     beside = Path(sys.executable).with_name("uv")
     found = str(beside) if beside.exists() else shutil.which("uv")
@@ -68,7 +68,7 @@ def _uv() -> str:
 
 def _uv_install(what: str, *arguments: str | os.PathLike[str]) -> None:
     # The system's certificates, as pip takes them.
-    _run(what, _uv(), "pip", "install", "-q", "--native-tls", *arguments)
+    _run(what, uv(), "pip", "install", "-q", "--native-tls", *arguments)
 
 
 def _home(name: str, requirements: str, python: str = BASE_PYTHON) -> Path:
@@ -288,6 +288,18 @@ def pyodide() -> tuple[Path, Path]:
     return tools / "node", home / "node_modules" / "pyodide"
 
 
+def _kubernetes() -> object:
+    from tests.support import kubernetes
+
+    return kubernetes.tools()
+
+
+def _flashinfer() -> object:
+    from tests.support import flashinfer
+
+    return [flashinfer.release(version, importable=more) for version, more in flashinfer.ALL]
+
+
 # What has a name on the command line, and how many GB it takes on the disk (measured, with a torch
 # for the CPU; PyPI's for CUDA takes 4 more).
 ENVIRONMENTS: dict[str, tuple[Callable[[], object], float]] = {
@@ -299,14 +311,22 @@ ENVIRONMENTS: dict[str, tuple[Callable[[], object], float]] = {
     "injectors": (injectors_python, 0.1),
     "ray": (ray_python, 0.3),
     "pyodide": (pyodide, 0.25),
+    "opentelemetry": (opentelemetry_path, 0.01),
+    "accelerate": (accelerate_path, 0.01),
+    "kubernetes": (_kubernetes, 0.2),
+    "flashinfer": (_flashinfer, 0.2),
 }
 
 
 def _is_there(name: str) -> bool:
     if name in RELEASES:
         return _tree(name).exists()
-    if name in ("wrapt", "gguf", "pyodide"):
+    if name in ("wrapt", "gguf", "pyodide", "opentelemetry", "accelerate"):
         return (cache_root() / name).exists()
+    if name == "flashinfer":
+        from tests.support import flashinfer
+
+        return all(flashinfer.home(*one).exists() for one in flashinfer.ALL)
     if name == "image":
         asked = _image_requirements() if _is_there("0.33.0") else ""
     else:

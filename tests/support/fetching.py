@@ -6,10 +6,8 @@ import contextlib
 import errno
 import hashlib
 import os
-import re
 import ssl
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +16,8 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn
 from rich.progress import TimeElapsedColumn as Elapsed
 
+from tests.support.causes import DISK, NETWORK, cause
+
 INDEX = "https://pypi.org/simple"
 
 console = Console(stderr=True)
@@ -25,24 +25,6 @@ console = Console(stderr=True)
 
 class Unavailable(RuntimeError):
     """An environment could not be downloaded or built; the text says what to do."""
-
-
-AGAIN = "then run the same command again: what is complete is kept"
-NETWORK = f"no connection; check the network, or HTTPS_PROXY and SSL_CERT_FILE, {AGAIN}"
-DISK = f"the disk is full; free some space or set XDG_CACHE_HOME to a larger disk, {AGAIN}"
-
-# What pip and uv say of the failures that an operator can mend.
-CAUSES = (
-    (r"No space left on device|os error 28", DISK),
-    (
-        r"error sending request|dns error|Failed to establish a new connection|Name or service|"
-        r"Connection (refused|reset|timed out)|Read timed out|Network is unreachable",
-        NETWORK,
-    ),
-    (r"(?i)hash(es)? (do not match|mismatch)|corrupt", f"a broken download; {AGAIN}"),
-    (r"requires a different Python|Requires-Python|does not satisfy Python", "another Python is "
-     "needed: make PYTHON=python3.12 …"),
-)  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -75,17 +57,7 @@ def run(what: str, *command: str | os.PathLike[str], env: dict[str, str] | None 
             text=True,
         )
     if done.returncode:
-        raise Unavailable(f"{what}: {_cause(done.stdout)}")
-
-
-def _cause(output: str) -> str:
-    for pattern, advice in CAUSES:
-        if re.search(pattern, output):
-            return advice
-    with tempfile.NamedTemporaryFile("w", prefix="hisparse-guard-setup-", delete=False) as log:
-        log.write(output)
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    return f"failed: {lines[-1] if lines else 'no output'} (all of it: {log.name})"
+        raise Unavailable(f"{what}: {cause(done.stdout)}")
 
 
 @contextlib.contextmanager

@@ -19,6 +19,13 @@ RELEASES = (
     "0.7.2.post1",
     "0.7.4",
 )
+# All that the tests look at: the release, and whether with its modules.
+ALL = (*((version, False) for version in RELEASES), ("0.7.4", True))
+
+
+def home(version: str, importable: bool) -> Path:
+    name = f"{version}-python" if importable else version
+    return environments.cache_root() / "flashinfer" / name
 
 
 def release(version: str, *, importable: bool = False) -> Path:
@@ -27,17 +34,16 @@ def release(version: str, *, importable: bool = False) -> Path:
     Args:
         importable: with its Python modules too, so that it can be put on ``sys.path``.
     """
-    name = f"{version}-python" if importable else version
-    home = environments.cache_root() / "flashinfer" / name
-    with environments._locked(f"flashinfer-{name}"):
-        if home.exists():
-            return home
-        home.parent.mkdir(exist_ok=True)
-        partial = home.with_name(f".{name}.partial")
+    target = home(version, importable)
+    with environments._locked(f"flashinfer-{target.name}"):
+        if target.exists():
+            return target
+        target.parent.mkdir(exist_ok=True)
+        partial = target.with_name(f".{target.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
         # A checkout's own environment may have no pip (uv makes them so).
         python = environments.venv("download", "")
-        with tempfile.TemporaryDirectory(dir=home.parent) as scratch:
+        with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
             environments._run(
                 f"FlashInfer {version}",
                 *(python, "-m", "pip", "download", "-q", "--no-deps"),
@@ -49,5 +55,5 @@ def release(version: str, *, importable: bool = False) -> Path:
                     module = importable and member.endswith(".py")
                     if member == KERNEL or ".dist-info/" in member or module:
                         archive.extract(member, partial)
-        partial.rename(home)
-    return home
+        partial.rename(target)
+    return target

@@ -5,11 +5,16 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from hisparse_guard.cli.masking.text import MASK, NAME, is_secret_name
+from hisparse_guard.cli.masking.text import MASK, NAME, hinted, is_secret_name
 
 _QUOTE = r"\\{0,16}['\"]?"
 _LINK = rf"{_QUOTE}\s*(?:=>|[:=])\s*"
-_GROUP = re.compile(rf"(?<![\w-])-{{0,2}}(?P<name>{NAME}){_LINK}(?=[A-Za-z]{{0,20}}[\[({{])", re.I)
+_GROUP = re.compile(
+    rf"(?<![\w-])-{{0,2}}(?P<name>{NAME}){_LINK}"
+    # `token: Optional[str] = …` is no value yet.
+    r"(?![\w.]{1,30}\[[\w., |\[\]]{0,60}\]\s*=)(?=[A-Za-z]{0,20}[\[({])",
+    re.I,
+)
 # `password:`, `token: |`, `--api-key \`.
 _AT_END = re.compile(
     rf"(?<![\w-])-{{0,2}}(?P<name>{NAME})(?:{_LINK}(?:[|>][+-]?\d*)?|\s*\\)\s*$", re.I
@@ -19,9 +24,15 @@ _NAMED = re.compile(
     rf"\b(?:name|key){_LINK}{_QUOTE}(?P<name>{NAME}){_QUOTE}\s*,?\s*$",
     re.I,
 )
+_FORM = re.compile(rf"form-data;[^\n]{{0,200}}name={_QUOTE}(?P<name>{NAME}){_QUOTE}", re.I)
 _VALUE = re.compile(rf"(?P<head>[\s-]*['\"]?value{_LINK})(?P<value>.*)", re.I | re.S)
-# What a container's runtime and vLLM put before each line of a message.
-_OUTER = re.compile(r"(?:\S+ (?:stdout|stderr) F )?(?:\([^()]*pid=\d+[^()]*\) )?")
+# A quote that is not closed on its line.
+_UNCLOSED = re.compile(
+    rf"(?<![\w-])-{{0,2}}(?P<name>{NAME}){_LINK}[bru]{{0,2}}(?P<quote>\"{{3}}|'{{3}}|\"|')(?P<value>.*)",
+    re.I | re.S,
+)
+# A quote that is never closed is a line that was cut off.
+_MOST_LINES = 100
 _RECORD = re.compile(
     r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b:?(?: \d\d-\d\d [\d:.,]+ \[[^\]]*\])? ?"
     r"|\[?\d{4}-\d\d-\d\d[T ][\d:.,]+\S* ?"
@@ -30,11 +41,14 @@ _RECORD = re.compile(
 
 @dataclass
 class _Open:
-    """A value that goes on. `depth`: open brackets; 0 where indentation tells its end."""
+    """A value that goes on. `depth`: open brackets; `quote`: what closes it; neither where
+    indentation tells its end."""
 
     record: str
     indent: int
     depth: int = 0
+    quote: str = ""
+    lines: int = 0
     one_line: bool = False
     first: bool = True
 
@@ -53,17 +67,19 @@ class Blocks:
         Args:
             found: takes what was cut.
         """
-        outer = _OUTER.match(text)
-        start = outer.end() if outer else 0
-        heading = _RECORD.match(text, start)
+        heading = _RECORD.match(text)
         record = heading[0] if heading else ""
-        head, body = text[: start + len(record)], text[start + len(record) :]
+        body = text[len(record) :]
         if self._open and record and (record != self._open.record or not re.search(r"\d", record)):
             self._open = None
         if not body.strip():
             return text
+        if self._open is None and not self._named and "alue" not in body and not hinted(body):
+            self._last_value = ""
+            return text
         body = self._continued(body, found)
-        return head + self._begun(self._groups(body, record, found), record, found)
+        body = self._unclosed(self._groups(body, record, found), record, found)
+        return record + self._begun(body, record, found)
 
     def _continued(self, body: str, found: list[str]) -> str:
         """The rest of `body` after what belongs to the open value."""
@@ -73,6 +89,13 @@ class Blocks:
         value.first = False
         indent = _indent(body)
         blank = body[:indent]
+        if value.quote:
+            value.lines += 1
+            end = body.find(value.quote)
+            if end >= 0 or value.lines >= _MOST_LINES:
+                self._open = None
+            found.append(body if end < 0 else body[:end])
+            return f"{blank}{MASK}{body[end:] if end >= 0 else ''}"
         if value.depth:
             value.depth, end = _closed(body, value.depth)
             if not value.depth:
@@ -105,19 +128,32 @@ class Blocks:
             body = body[:position] + MASK + body[end:]
         return body
 
+    def _unclosed(self, body: str, record: str, found: list[str]) -> str:
+        begun = _UNCLOSED.search(body)
+        if self._open or not begun or not is_secret_name(begun["name"]):
+            return body
+        if begun["quote"] in begun["value"].replace("\\" + begun["quote"], ""):
+            return body
+        self._open = _Open(record, _indent(body), quote=begun["quote"])
+        found.append(begun["value"])
+        return body[: begun.start("value")] + MASK
+
     def _begun(self, body: str, record: str, found: list[str]) -> str:
         """Notes where a value is to come on the next line."""
         value = _VALUE.fullmatch(body)
         if self._named and value:
             body = self._value(value, record, found)
         named = _NAMED.search(body)
-        self._named = bool(named and is_secret_name(named["name"]))
-        if self._named:
+        if named and is_secret_name(named["name"]):
+            self._named = True
             found.append(self._last_value)
+        elif named or value or body.lstrip()[:1] in "-]})":
+            # Another entry; between a name and its value others may stand.
+            self._named = False
         self._last_value = value["value"] if value else ""
         at_end = _AT_END.search(body)
         alone = _ALONE.fullmatch(body)
-        begun = at_end or alone
+        begun = at_end or alone or _FORM.search(body)
         if self._open is None and begun and is_secret_name(begun["name"]):
             self._open = _Open(record, _indent(body, "- "), one_line=at_end is None)
         return body

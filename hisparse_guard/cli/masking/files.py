@@ -9,14 +9,15 @@ import json
 import lzma
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, cast
 
-from hisparse_guard.cli.masking import policy
+from hisparse_guard.cli.masking import policy, streams
 from hisparse_guard.cli.masking.masker import Masker
 from hisparse_guard.cli.masking.prose import Prose
 from hisparse_guard.cli.masking.vault import Vault
+from hisparse_guard.cli.triage.reader import LogFile, Unreadable
 
 MOST_DOCUMENT = 16 << 20
 MOST_LOG = 512 << 20
@@ -28,10 +29,11 @@ class LeftOut(ValueError):
 
 @dataclass(frozen=True)
 class Masked:
-    """A masked file: its text, and how many values were masked."""
+    """A masked file: its text, how many values were masked, and what of it is missing."""
 
     text: str
     count: int
+    missing: list[str] = field(default_factory=list)
 
 
 def _open(path: Path) -> IO[bytes]:
@@ -85,62 +87,25 @@ def _decode(data: bytes, encoding: str) -> str:
         raise LeftOut("no text in an encoding that is known") from None
 
 
-_CRI = re.compile(r"(\S+ (?:stdout|stderr) )([PF])( )(.*)", re.S)
-
-
-def _joined(lines: list[str]) -> list[str]:
-    """Parts of one long line, as the container runtimes write them, put together: a secret could
-    stand across two."""
-    found: list[str] = []
-    waiting = ""
-    for line in lines:
-        cri = _CRI.fullmatch(line)
-        if cri:
-            body = waiting + cri[4]
-            if cri[2] == "P":
-                waiting = body
-            else:
-                found.append(f"{cri[1]}F {body}")
-                waiting = ""
-            continue
-        if waiting:
-            found.append(waiting)
-            waiting = ""
-        found.append(line)
-    return _docker(found + ([waiting] if waiting else []))
-
-
-def _docker(lines: list[str]) -> list[str]:
-    found: list[str] = []
-    waiting = ""
-    for line in lines:
-        entry = None
-        if line.startswith('{"log":'):
-            try:
-                entry = json.loads(line)
-            except (ValueError, RecursionError):
-                entry = None
-        text = entry.get("log") if isinstance(entry, dict) else None
-        if not isinstance(text, str):
-            found.append(line)
-            continue
-        waiting += text
-        if text.endswith("\n"):
-            found.append(waiting.rstrip("\n"))
-            waiting = ""
-    return found + ([waiting] if waiting else [])
-
-
 def log(path: Path, vault: Vault) -> Masked:
     """A server's log: every line kept, masked as text.
 
     Raises:
         LeftOut: it cannot be read.
     """
-    prose = Prose(vault)
-    text = read(path, MOST_LOG)
-    lines = _joined(re.split(r"\r\n|\n|\r", text))
-    return Masked("\n".join(prose.line(line) for line in lines), prose.count)
+    prose, read_as = Prose(vault), LogFile(path.name)
+    found, size = [], 0
+    try:
+        for line in streams.lines(path, read_as):
+            if "\ufffd" in line and line.count("\ufffd") > 8 + len(line) // 4:
+                raise LeftOut("no text")
+            size += len(line)
+            if size > MOST_LOG:
+                raise LeftOut(f"larger than {MOST_LOG >> 20} MiB")
+            found.append(prose.line(line))
+    except Unreadable:
+        raise LeftOut("cannot be read") from None
+    return Masked("\n".join(found), prose.count, [one for one in read_as.notes if "early" in one])
 
 
 def evidence(path: Path, vault: Vault) -> Masked:
@@ -149,7 +114,7 @@ def evidence(path: Path, vault: Vault) -> Masked:
     Raises:
         LeftOut: it cannot be read.
     """
-    prose, masker = Prose(vault), Masker(vault)
+    prose = Prose(vault)
     lines = []
     for line in read(path, MOST_LOG).splitlines():
         try:
@@ -157,12 +122,8 @@ def evidence(path: Path, vault: Vault) -> Masked:
         except (ValueError, RecursionError):
             continue
         if isinstance(parsed, dict):
-            environment = parsed.pop("environment", None)
-            shown = prose.document(parsed)
-            if isinstance(environment, dict):
-                shown["environment"] = masker.document({"env": environment})["env"]
-            lines.append(json.dumps(shown))
-    return Masked("\n".join(lines) + "\n", prose.count + masker.count)
+            lines.append(json.dumps(prose.document(parsed)))
+    return Masked("\n".join(lines) + "\n", prose.count)
 
 
 def deployment(path: Path, vault: Vault) -> Masked:

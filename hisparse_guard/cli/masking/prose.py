@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 from hisparse_guard.cli.masking import policy
 from hisparse_guard.cli.masking.blocks import Blocks
 from hisparse_guard.cli.masking.masker import Masker
+from hisparse_guard.cli.masking.plain import seen
+from hisparse_guard.cli.masking.streams import Prefixes
 from hisparse_guard.cli.masking.text import (
     MASK,
     PARTS,
@@ -19,13 +22,8 @@ from hisparse_guard.cli.masking.text import (
 )
 from hisparse_guard.cli.masking.vault import Vault
 
-# Colours, titles, and everything else that a terminal would not show.
-_CONTROL = re.compile(
-    r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\\(?:x1b|u001b|033)\[[0-9;]*m"
-    r"|[\x00-\x08\x0b-\x1f\x7f\u200b-\u200f\u2028-\u202e\u2060\ufeff]",
-    re.I,
-)
 _URL = re.compile(r"\b([a-z][a-z0-9+.-]{1,15}://)([^\s\"'<>\\]+)", re.I)
+_QUERY = re.compile(r"(?<=[?&#])([\w.\[\]-]{1,60})=([^\s&\"'<>#\\]+)")
 _OWN_PATHS = re.compile(
     r"/(?:v1(?:/[a-z_]+){0,2}|health|metrics|version|tokenize|detokenize|ping|load)?"
 )
@@ -38,7 +36,22 @@ _KNOWN = re.compile(
     r"|ramp-[0-9a-f]{1,6}-\d+-\d+(?:-\d+)?",
     re.I,
 )
+# No version, symbol or time is longer, and what a client sends may be.
+_MOST_KNOWN = 400
 _BEGIN, _END = re.compile(r"-----BEGIN [A-Z0-9 ]*-----"), re.compile(r"-----END [A-Z0-9 ]*-----")
+
+
+# Where a JSON record has the line of the log, and the environment of a process.
+_MESSAGES = ("log", "MESSAGE", "message", "msg", "textPayload", "line", "body", "@message")
+_ENVIRONMENTS = ("env", "environ", "environment", "env_vars")
+
+
+@dataclass
+class _Stream:
+    """The lines of one process, which may come between those of others."""
+
+    blocks: Blocks = field(default_factory=Blocks)
+    in_key: bool = False
 
 
 class Prose:
@@ -50,37 +63,46 @@ class Prose:
 
     def __init__(self, vault: Vault) -> None:
         self._vault = vault
-        self._in_key = False
-        self._blocks = Blocks()
+        self._prefixes = Prefixes()
+        self._streams: dict[str, _Stream] = {}
         self.count = 0
 
     def line(self, text: str) -> str:
         """One line without its secrets; "***" for a line inside a PEM block."""
-        text = _CONTROL.sub("", text)
-        if self._in_key or _BEGIN.search(text):
-            return self._key_line(text)
-        if text[:1] == "{":
-            try:
-                parsed = json.loads(text)
-            except (ValueError, RecursionError):
-                parsed = None
-            if isinstance(parsed, dict):
-                try:
-                    return json.dumps(self.document(parsed))
-                except RecursionError:
-                    self.count += 1
-                    return MASK
+        text = seen(text)
+        brace = text.find("{")
+        if brace >= 0 and text.endswith("}"):
+            shown = self._json(text[brace:])
+            if shown is not None:
+                return self.text(text[:brace]) + shown
+        head, body, name = self._prefixes.split(text)
+        stream = self._streams.setdefault(name, _Stream())
+        if stream.in_key or _BEGIN.search(body):
+            return self.text(head) + self._key_line(body, stream)
         cut: list[str] = []
-        text = self._blocks.line(text, cut)
+        body = stream.blocks.line(body, cut)
         self._remember(part for value in cut for part in PARTS.findall(value))
-        return self.text(text)
+        return self.text(head + body)
 
-    def _key_line(self, text: str) -> str:
+    def _json(self, text: str) -> str | None:
+        try:
+            parsed = json.loads(text)
+        except (ValueError, RecursionError):
+            return None
+        if not isinstance(parsed, dict):
+            return None
+        try:
+            return json.dumps(self.document(parsed))
+        except RecursionError:
+            self.count += 1
+            return MASK
+
+    def _key_line(self, text: str, stream: _Stream) -> str:
         self.count += 1
         begin = _BEGIN.search(text)
         end = _END.search(text, begin.end() if begin else 0)
-        self._in_key = end is None
-        before = self.text(text[: begin.start()]) if begin and not self._in_key else ""
+        stream.in_key = end is None
+        before = self.text(text[: begin.start()]) if begin and not stream.in_key else ""
         after = self.text(text[end.end() :]) if end else ""
         return f"{before}{MASK}{after}"
 
@@ -89,14 +111,12 @@ class Prose:
         text = mask_loosely(text, found)
         self.count += text.count(MASK)
         self._remember(found)
-        text = _URL.sub(self._url, text)
+        text = _QUERY.sub(self._parameter, _URL.sub(self._url, text))
         return _WORD.sub(self._word, text)
 
     def _remember(self, values: Iterable[str]) -> None:
         for value in values:
-            # A word of prose is no secret to look for elsewhere.
-            if not value.isalpha() or not value.islower():
-                self._vault.add(value)
+            self._vault.add(value)
 
     def _url(self, found: re.Match[str]) -> str:
         host, slash, path = found[2].partition("/")
@@ -113,10 +133,18 @@ class Prose:
                 self._vault.add(piece)
         return f"{found[1]}{host}/{MASK}"
 
+    def _parameter(self, found: re.Match[str]) -> str:
+        if policy.harmless(found[2]) or found[2] == MASK:
+            return found[0]
+        self.count += 1
+        return f"{found[1]}={MASK}"
+
     def _word(self, found: re.Match[str]) -> str:
         word = found[0]
         if not policy.looks_random(word) or (
-            _KNOWN.fullmatch(word) and not any(len(p) >= 32 for p in re.split(r"\W", word))
+            len(word) <= _MOST_KNOWN
+            and _KNOWN.fullmatch(word)
+            and not any(len(p) >= 32 for p in re.split(r"\W", word))
         ):
             return word
         self.count += 1
@@ -132,8 +160,10 @@ class Prose:
             self._vault.add(str(value))
             return MASK
         if isinstance(value, str):
-            return "\n".join(self.text(_CONTROL.sub("", one)) for one in value.split("\n"))
+            return self._string(value, key)
         if isinstance(value, list):
+            if len(value) == 2 and isinstance(value[0], str) and is_secret_name(value[0]):
+                return [value[0], self.document(value[1], value[0])]
             if all(isinstance(one, str) for one in value) and any(o[:1] == "-" for o in value):
                 # An argument list: a flag and its value are two strings.
                 masker = Masker(self._vault)
@@ -142,8 +172,24 @@ class Prose:
                 return words
             return [self.document(one, key) for one in value]
         if isinstance(value, dict):
+            if key.lower() in _ENVIRONMENTS:
+                masker = Masker(self._vault)
+                shown = masker.document({"env": value})["env"]
+                self.count += masker.count
+                return shown
             return {
                 self.text(str(name)): self.document(one, name_of_value(value, str(name), key))
                 for name, one in value.items()
             }
         return value
+
+    def _string(self, value: str, key: str) -> str:
+        """Text inside JSON is lines too: those of a log's messages go on from one to the next."""
+        if key in _MESSAGES:
+            return "\n".join(self.line(one) for one in value.split("\n"))
+        if "\n" not in value:
+            return self.text(seen(value))
+        inner = Prose(self._vault)
+        shown = "\n".join(inner.line(one) for one in value.split("\n"))
+        self.count += inner.count
+        return shown

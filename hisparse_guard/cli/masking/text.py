@@ -11,15 +11,22 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import re2
+
+from hisparse_guard.cli.masking.plain import spelled
+
 MASK = "***"
 
 # A name holds the word, and perhaps what it is for after it (`HF_TOKEN_READ`);
 # `max_num_batched_tokens` holds a number.
 NAME = (
-    r"(?:[\w.-]{0,60}?(?:api[_-]?keys?|(?:access|private|account|subscription|encryption|signing|master)"
-    r"[_-]?keys?|secret(?:[_-]?key)?s?|passw(?:or)?d|passcode|passphrase|credentials?|auth(?:orization)?"
-    r"|bearer|(?<!s)token|cookie|signature|conn(?:ection)?[_-]?str(?:ing)?|webhook"
-    r"|(?<![A-Za-z])(?:pass|pw|pwd|sig|dsn|pat|creds?|jwt|otp))(?:[_-][A-Za-z0-9]+){0,3})"
+    r"(?:[\w.-]{0,60}?(?:(?:api|auth|access|private|account|subscription|encryption|signing|master"
+    r"|shared|license)[ _-]?keys?|(?-i:(?<=_)KEY)|secret(?:[ _-]?key)?s?|pass[ _-]?w(?:or)?ds?"
+    r"|pass[ _-]?(?:code|phrase)|passwort|kennwort|credentials?|auth(?:orization)?"
+    r"|bearer|(?<!s)token|(?-i:(?<=s)Token)|(?:api|auth|access|bearer|hf|refresh|secret)[_-]?tokens"
+    r"|cookie|signature|conn(?:ection)?[_-]?str(?:ing)?|webhook|stringData|env[_-]vars"
+    r"|(?<![A-Za-z])(?:pass|(?:root)?pw|pwd|psk|sig|dsn|pat|creds?|jwt|otp)"
+    r"|(?-i:(?<=[a-z])(?:Pass|Pw|Pwd|Sig|Dsn|Pat|Creds?|Jwt|Otp)(?![a-z])))(?:[_-][A-Za-z0-9]+){0,3})"
 )
 # Special tokens of a tokenizer are named `…_token` too, and are no secrets; nor are numbers and
 # ids of tokens, vLLM's compiler passes, and names of Kubernetes secrets.
@@ -31,11 +38,22 @@ _NOT_SECRET = re.compile(
 )
 
 _BACK = r"\\{0,16}"
-_QUOTED = rf"b?{_BACK}\"[^\"\n]*?{_BACK}\"|b?{_BACK}'[^'\n]*?{_BACK}'"
+# In quotes that are escaped themselves the first of them is the end.
+_ESCAPED = r"\\{1,16}"
+_QUOTED = (
+    r"b?\"(?:[^\"\\\n]|\\.)*\"|b?'(?:[^'\\\n]|\\.)*'"
+    rf"|b?{_ESCAPED}\"[^\"\n]*?{_ESCAPED}\"|b?{_ESCAPED}'[^'\n]*?{_ESCAPED}'"
+)
 _GROUP = r"\[[^\]\n]*\]|\([^)\n]*\)|\{[^{}\n]*\}|[A-Za-z]{1,20}\([^)\n]*\)"
-_VALUE = rf"{_GROUP}|{_QUOTED}|[^\s,;'\"\]}})&]+"
+# A comma or a semicolon belongs to it, unless another name follows.
+_BARE = r"[^\s,;'\"\]})&]+(?:[,;](?![\s\w.-]*[=:])[^\s,;'\"\]})&]+)*"
+_VALUE = rf"{_GROUP}|{_QUOTED}|{_BARE}"
 _ASSIGNED = re.compile(
-    rf"(?P<name>\b{NAME})(?P<link>{_BACK}['\"]?\s*(?:=>|[:=])\s*)"
+    rf"(?P<name>\b{NAME})(?P<link>{_BACK}['\"]?\s*"
+    # `api_key: str = "…"`, `password := …`, `token != …`.
+    r"(?:[=-]{1,10}>|:\s*[A-Za-z][\w.\[\], |]{0,60}=(?=\s*b?['\"])|:{0,2}=|[!=]?==?|:)\s*"
+    # A tag or an anchor of YAML.
+    r"(?:[!&][\w!:/.-]{0,40}\s+)?)"
     rf"(?P<value>(?:(?:Bearer|Basic|Token)\s+)?(?:{_VALUE}))",
     re.I,
 )
@@ -57,16 +75,18 @@ _VALUE_FIRST = re.compile(
 # vLLM's `--api-key` takes several words.
 _MORE_WORDS = re.compile(
     r"(?P<name>--api-key[ =\t]+['\"]?\*\*\*['\"]?)(?P<link>)"
-    rf"(?P<value>(?:[ \t]+(?!-)(?:(?:{_QUOTED})(?=\s|$)|[^\s;|&\\'\"]+))+)"
+    rf"(?P<value>(?:[ \t]+(?!-)(?:(?:{_QUOTED})(?=[\s\\'\"]|$)|[^\s;|&\\'\"]+))+)"
 )
 _BEARER = re.compile(r"\b(?P<name>Bearer|Basic)(?P<link>\s+)(?P<value>[A-Za-z0-9._~+/=-]{8,})")
 _USERINFO = re.compile(
-    r"(?P<name>\b[a-z][a-z0-9+.-]*://[^\s/:@'\"]*)(?P<link>:)(?P<value>[^\s'\"]+)(?=@)", re.I
+    r"(?P<name>\b[a-z][a-z0-9+.-]*://[^\s/:@'\"]*)(?P<link>:)(?P<value>[^\s'\"]{1,2048})(?=@)", re.I
 )
 # Programs that take a password by one letter.
 _LETTER = re.compile(
     r"(?P<name>\bsshpass\s+-p|\bcurl\b[^\n|;&]{0,500}?\s(?:-u|--user)|\blogin\b[^\n|;&]{0,500}?\s-p"
-    r"|\b(?:mysql|mongo|redis-cli|psql)\b[^\n|;&]{0,500}?\s-[pa])(?P<link>\s*=?)"
+    r"|\b(?:mysql|mongo|redis-cli|psql)\b[^\n|;&]{0,500}?\s-[pa]"
+    r"|\b(?i:identified\s+by)|\bopenssl\b[^\n|;&]{0,500}?\s-k|--from-literal[= ]['\"]?[\w.-]{1,80})"
+    r"(?P<link>\s*=?)"
     rf"(?P<value>(?:{_QUOTED}|[^\s,;'\"]+))"
 )
 _SHAPES = re.compile(
@@ -74,22 +94,43 @@ _SHAPES = re.compile(
     r"|gh[opsur]_[A-Za-z0-9]{16,}|github_pat_[A-Za-z0-9_]{16,}|glpat-[A-Za-z0-9_-]{16,}"
     r"|xox[abprs]-[A-Za-z0-9-]{10,}|(?:AKIA|ASIA)[0-9A-Z]{16}|AIza[0-9A-Za-z_-]{30,}"
     r"|dckr_pat_[A-Za-z0-9_-]{16,}|pypi-[A-Za-z0-9_-]{16,}|npm_[A-Za-z0-9]{20,}"
-    r"|[rs]k_(?:live|test)_[A-Za-z0-9]{10,}|wandb_v1_[A-Za-z0-9_]{20,}"
+    r"|[rs]k_(?:live|test)_[A-Za-z0-9]{10,}|wandb_v1_[A-Za-z0-9_]{20,}|gl[a-z]{1,5}-[\w-]{16,}"
+    r"|xapp-[\w-]{10,}|hv[bsr]\.[\w-]{16,}|s\.[A-Za-z0-9]{24}\b|(?:whsec|secret|gsk|r8|fw|glsa|sgp)_\w{16,}"
+    r"|(?:pplx|tskey)-[\w-]{16,}|lsv2_\w{10,}|do[opr]_v1_\w{16,}|SG\.[\w-]{16,}\.[\w-]{4,}"
+    r"|ya29\.[\w-]{10,}|shp(?:at|ca|pa|ss)_\w{16,}|ATATT3[\w=-]{10,}|dapi[0-9a-f]{32}"
     r"|eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*)"
+    # Hashes of passwords, as crypt(3) and htpasswd write them.
+    r"|\$(?:1|2[abxy]?|5|6|7|y|gy|apr1|argon2\w{0,3}|scrypt)\$[^\s:\"',;]{6,}"
 )
 # Any of these, or there is nothing to look for: keeps the common line cheap.
-_HINT = re.compile(
-    r"key|secret|passw|passphrase|pass|pw|sig|dsn|pat|cred|jwt|otp|cookie|conn|webhook|auth|bearer"
-    r"|basic|token|://|hf_|sk-|nvapi-|gh[opsur]_|github_pat_|glpat-|xox|AKIA|ASIA|AIza|dckr|pypi-"
-    r"|npm_|k_live|k_test|wandb|eyJ|curl|login|mysql|mongo|redis|psql",
-    re.I,
+_HINT = re2.compile(
+    r"(?i)key|secret|pass[^e]|pass$|passe\b|cred|cookie|conn(?:ection)?[_-]?str|webhook|auth|bearer"
+    r"|basic|token|signature|env[_-]vars|kennwort|stringdata|://|identified|openssl|literal"
+    r"|(?:^|[^a-z])(?:(?:root)?pw|pwd|psk|sig|dsn|pat|jwt|otp)(?:[^a-z]|$)|(?-i:[a-z](?:Pw|Pwd|Sig|Dsn|Pat|Jwt|Otp))"
+    r"|\b(?:hf_|sk-|nvapi-|gh[opsur]_|github_pat_|gl[a-z]{1,5}-|xox|AKIA|ASIA|AIza|dckr|pypi-|npm_"
+    r"|[rs]k_(?:live|test)|wandb|eyJ|xapp|hv[bsr]\.|s\.\w{24}|whsec|gsk_|r8_|fw_|glsa|sgp_|pplx|tskey"
+    r"|lsv2|do[opr]_v1|SG\.|ya29|shp|ATATT|dapi)|\$(?:\d|y|gy|apr1|argon2|scrypt)"
+    r"|\b(?:curl|login|mysql|mongo|redis|psql)"
 )
 PARTS = re.compile(r"[^\s,'\"\\\[\](){}*]{6,}")
 # Everything that follows a secret name, in a text that is to be given away.
 _LOOSE = re.compile(
-    rf"(?P<name>(?<!\w)(?:{NAME}|api key))"
-    r"(?P<link>(?:[\s'\"\\:=,>()\[\]{}|-]|%3D|\bis\b){1,24})"
+    rf"(?P<name>(?<!\w){NAME})"
+    r"(?P<link>(?:[\s'\"`\\:=!,>()\[\]{}|-]|\.{2,}(?!\.)|(?<!\*)\*\*(?!\*)|\bb(?=\\{0,16}['\"])"
+    r"|\b(?:is|was|to|provided|given|set(?: by environment to)?)\b){1,24})"
     r"(?P<value>[^\s'\"\\,;()\[\]{}<>&%=:*]{3,})",
+    re.I,
+)
+# `Password for USER:`, `Enter passphrase for key '…':`
+_PROMPT = re.compile(
+    rf"(?P<name>(?<!\w){NAME})(?P<link>(?:[ \t]+[\w@.'/()-]{{1,60}}){{1,4}}[ \t]*[:=]\s*['\"`]?)"
+    r"(?P<value>[^\s'\"`,;*]{3,})",
+    re.I,
+)
+_NUMBERS = re.compile(r"[\d.,/%+-]+(?:ms|s|k|M)?")
+# Each cookie has a name of its own, and a scheme of authorization may be any word.
+_HEADER = re.compile(
+    r"(?P<name>\b(?:cookie2?|authorization))(?P<link>\\{0,16}['\"]?\s*[:=,]\s*b?\\{0,16}['\"]?)(?P<value>[^'\"\\\n]+)",
     re.I,
 )
 # A bare `key` is often none, and in a text that is to be given away it may be one.
@@ -108,13 +149,6 @@ _MORE_ITEMS = re.compile(
     r"(?P<name>--api-key['\"],\s*['\"]?\*\*\*['\"]?)(?P<link>)"
     rf"(?P<value>(?:,\s*(?!['\"]-)(?:{_QUOTED}))+)"
 )
-# Characters written by their numbers, which would hide a name or its quotes.
-_NUMBERED = re.compile(
-    r"\\+(?:u00|x)(?P<hex>[2-7][0-9a-f])|&\#x(?P<html>[2-7][0-9a-f]);|&\#0*(?P<decimal>\d{2,3});"
-    r"|%(?P<percent>4[1-9a-f]|5[0-9a]|6[1-9a-f]|7[0-9a])|&(?P<word>quot|apos|amp|lt|gt);",
-    re.I,
-)
-_WORDS = {"quot": '"', "apos": "'", "amp": "&", "lt": "<", "gt": ">"}
 _SECRET_NAME = re.compile(rf"^-{{0,2}}{NAME}$", re.I)
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z][a-z])")
 
@@ -123,7 +157,11 @@ def is_secret_name(name: str) -> bool:
     """True where a flag, field or variable of this name holds a secret."""
     # `clientSecretValue`, `dbPass`: words begin with capitals too.
     words = _CAMEL.sub("_", name)
-    return bool(_SECRET_NAME.match(words)) and not _NOT_SECRET.search(words)
+    named = _SECRET_NAME.match(words) or _SECRET_NAME.match(name)
+    return bool(named) and not _NOT_SECRET.search(words)
+
+
+_NAME_KEYS, _VALUE_KEYS = ("name", "key", "k", "header", "field"), ("value", "val", "v")
 
 
 def name_of_value(mapping: Mapping[Any, Any], name: str, outer: str) -> str:
@@ -131,11 +169,21 @@ def name_of_value(mapping: Mapping[Any, Any], name: str, outer: str) -> str:
     stands under, the name beside a `value`, or its own."""
     if is_secret_name(outer):
         return outer
-    if name.lower() == "value":
+    if name.lower() in _VALUE_KEYS:
         for other, beside in mapping.items():
-            if str(other).lower() in ("name", "key") and isinstance(beside, str):
+            if str(other).lower() in _NAME_KEYS and isinstance(beside, str):
                 return beside
     return name
+
+
+def hinted(text: str) -> bool:
+    """False where no rule of this module can find anything."""
+    return bool(_HINT.search(text))
+
+
+def _is_word(part: str) -> bool:
+    """What may be a word of prose, and is not looked for elsewhere without a sure sign."""
+    return part.isalpha() and part.islower()
 
 
 def mask(text: str, found: list[str] | None = None) -> str:
@@ -144,18 +192,20 @@ def mask(text: str, found: list[str] | None = None) -> str:
     Args:
         found: takes the secrets, without their quotes.
     """
-    if not _HINT.search(text):
+    if not hinted(text):
         return text
 
     def replace(match: re.Match[str]) -> str:
         if _NOT_SECRET.search(match["name"]):
             return match[0]
-        value = match["value"]
+        value, link = match["value"], match["link"]
         bare = value.removeprefix("b").lstrip("\\") if value[:1] in "b\\" else value
         quote = value[: len(value) - len(bare) + 1] if bare[:1] in ("'", '"') else ""
         if found is not None:
-            found.extend(PARTS.findall(value))
-        return f"{match['name']}{match['link']}{quote}{MASK}{quote.removeprefix('b')}"
+            # `auth: failed` is prose; `auth=failed` or `--auth failed` is not.
+            sure = bool(quote) or ":" not in link
+            found.extend(one for one in PARTS.findall(value) if sure or not _is_word(one))
+        return f"{match['name']}{link}{quote}{MASK}{quote.removeprefix('b')}"
 
     def replace_shape(match: re.Match[str]) -> str:
         if found is not None:
@@ -172,26 +222,18 @@ def mask_loosely(text: str, found: list[str]) -> str:
     """`mask`, and what else follows a secret name: rather a word too many than a secret."""
 
     def replace(match: re.Match[str]) -> str:
-        if _NOT_SECRET.search(match["name"]) or match["value"].isdigit():
+        if _NOT_SECRET.search(match["name"]) or _NUMBERS.fullmatch(match["value"]):
             return match[0]
-        found.extend(PARTS.findall(match["value"]))
+        found.extend(one for one in PARTS.findall(match["value"]) if not _is_word(one))
         return f"{match['name']}{match['link']}{MASK}"
 
-    text = _NUMBERED.sub(_character, text)
-    if not _HINT.search(text):
+    text = spelled(text)
+    if not hinted(text):
         return text
-    text = mask(_SCHEME.sub(replace, text), found)
-    for pattern in (_LOOSE, _KEY, _MORE_ITEMS):
+    text = mask(_HEADER.sub(replace, _SCHEME.sub(replace, text)), found)
+    for pattern in (_PROMPT, _LOOSE, _KEY, _MORE_ITEMS):
         text = pattern.sub(replace, text)
     return text
-
-
-def _character(found: re.Match[str]) -> str:
-    if found["word"]:
-        return _WORDS[found["word"].lower()]
-    digits = found["hex"] or found["html"] or found["percent"]
-    code = int(digits, 16) if digits else int(found["decimal"])
-    return chr(code) if 32 <= code < 127 else found[0]
 
 
 def mask_environment(environment: Mapping[str, str]) -> dict[str, str]:

@@ -9,12 +9,19 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, quote_plus
 
+from hisparse_guard.cli.masking.policy import WORDS
 from hisparse_guard.cli.masking.text import MASK, is_secret_name, mask
 
 # Shorter values are common words sooner than secrets.
 SHORTEST = 6
-# Values that stand under secret names and are none.
-COMMON = {"true", "false", "none", "null", "default", "disabled", "enabled", "secret", "password"}
+# Words that stand beside secret names and are none.
+COMMON = WORDS | set(
+    """
+    secret password token bearer basic digest string object optional required missing invalid failed
+    failure unknown expired provided header headers request response server client engine worker
+    created loaded started finished username account admin
+    """.split()  # noqa: SIM905
+)
 
 
 class Vault:

@@ -65,7 +65,8 @@ class Contents:
             kind = ending or re.sub(r"[^a-z.]", "", path.suffix.lower())[:8] or ".txt"
             name = f"{folder}/{number}{kind}"
             try:
-                self.files[name] = make(path, self.vault)
+                masked = self.files[name] = make(path, self.vault)
+                self.left_out += [f"{name}: {why}" for why in masked.missing]
             except LeftOut as error:
                 self.left_out.append(f"{name}: {error}")
 

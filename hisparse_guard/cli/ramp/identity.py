@@ -9,6 +9,14 @@ from hisparse_guard.cli.ramp.server import Server, Signs
 
 # The models' `created` is in whole seconds, and some releases make it anew for each answer.
 APART_S = 1.2
+# What a change of each sign says.
+SIGNS = {
+    "version": "its version changed",
+    "created": "the model was loaded anew",
+    "root": "another model has the name",
+    "max_model_len": "it takes requests of another length",
+    "started": "it was restarted",
+}
 
 
 @dataclass
@@ -34,7 +42,7 @@ class Identity:
             again = two[url]
             still = {
                 name: getattr(signs, name) if getattr(signs, name) == getattr(again, name) else None
-                for name in ("version", "created", "started")
+                for name in SIGNS
             }
             found.first[url] = replace(signs, **still)
             if signs.started != again.started or signs.version != again.version:
@@ -50,13 +58,8 @@ class Identity:
 
     def changed(self, now: dict[str, Signs]) -> str | None:
         """What is another than at the start, in words; None where nothing is."""
-        names = {
-            "version": "its version changed",
-            "created": "the model was loaded anew",
-            "started": "it was restarted",
-        }
         for url, first in self.first.items():
-            for name, text in names.items():
+            for name, text in SIGNS.items():
                 before, after = getattr(first, name), getattr(now[url], name)
                 if before is None:
                     continue

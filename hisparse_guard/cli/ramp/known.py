@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from hisparse_guard.cli.ramp.api import BadAnswer
 from hisparse_guard.cli.ramp.server import Server
+from hisparse_guard.cli.ramp.stream import Stream
 
 PROMPTS = (
     "1, 2, 3, 4, 5, 6, 7, 8, 9,",
@@ -16,7 +17,7 @@ PROMPTS = (
 TOKENS = 16
 
 
-async def ask(server: Server, deadline_s: float) -> list[str]:
+async def ask(server: Server, deadline_s: float) -> list[Stream]:
     """The answers to all prompts, one after the other.
 
     Raises:
@@ -24,9 +25,12 @@ async def ask(server: Server, deadline_s: float) -> list[str]:
     """
     found = []
     for prompt in PROMPTS:
-        stream = await server.complete(prompt, TOKENS, deadline_s=deadline_s)
-        found.append(f"{stream.token_ids}" if stream.token_ids else stream.answer)
+        found.append(await server.complete(prompt, TOKENS, deadline_s=deadline_s))
     return found
+
+
+def _told(stream: Stream) -> str:
+    return f"{stream.token_ids}" if stream.token_ids else stream.answer
 
 
 @dataclass
@@ -35,10 +39,14 @@ class KnownAnswers:
 
     Attributes:
         stable: prompt number to answer, of prompts that were answered alike twice.
+        text: some answer held text, not token ids alone.
+        varied: no answer was one token repeated.
         not_shown: what could not be told, in words.
     """
 
     stable: dict[int, str] = field(default_factory=dict)
+    text: bool = False
+    varied: bool = False
     not_shown: list[str] = field(default_factory=list)
 
     @classmethod
@@ -47,13 +55,18 @@ class KnownAnswers:
         BadAnswer: a prompt was not answered.
         """
         one, two = await ask(server, deadline_s), await ask(server, deadline_s)
-        found = cls({n: a for n, (a, b) in enumerate(zip(one, two, strict=True)) if a == b})
+        pairs = enumerate(zip(map(_told, one), map(_told, two), strict=True))
+        found = cls({n: a for n, (a, b) in pairs if a == b})
+        found.text = any(stream.answer for stream in one)
+        found.varied = not any(stream.one_token for stream in one)
+        if not found.text:
+            found.not_shown.append("that answers are text (this server sends token ids alone)")
         if not found.stable:
             found.not_shown.append("that answers are right: this server answers never alike twice")
         return found
 
-    def differ(self, answers: list[str]) -> list[int]:
-        return [n for n, answer in self.stable.items() if answers[n] != answer]
+    def differ(self, answers: list[Stream]) -> list[int]:
+        return [n for n, answer in self.stable.items() if _told(answers[n]) != answer]
 
     async def check(self, server: Server, deadline_s: float, what: str) -> str | None:
         """None where `server` gives the same answers; else the finding. Asked again where it

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hisparse_guard.cli.output import plural
+
 SCHEMA = 1
 TOOL = "hisparse-guard ramp"
 
@@ -26,7 +28,12 @@ def percentile(values: Sequence[float], percent: float) -> float | None:
 
 @dataclass
 class Request:
-    """One planned request and what became of it. Times in seconds since the epoch."""
+    """One planned request and what became of it. Times in seconds since the epoch.
+
+    Attributes:
+        without_text: done, with token ids alone, on a server that else sends text.
+        one_token: done, with one token repeated, on a server that else answers otherwise.
+    """
 
     number: int
     id: str = ""
@@ -38,6 +45,8 @@ class Request:
     detail: str | None = None
     prompt_tokens: int | None = None
     output_tokens: int = 0
+    without_text: bool = False
+    one_token: bool = False
     ttft_s: float | None = None
     latency_s: float | None = None
     itl_s: list[float] = field(default_factory=list)
@@ -50,7 +59,18 @@ class Request:
         self.kind, self.error, self.detail = kind, error, detail
 
     def to_json(self) -> dict[str, Any]:
-        named = ("number", "id", "sent", "ended", "done", "kind", "error", "detail")
+        named = (
+            "number",
+            "id",
+            "sent",
+            "ended",
+            "done",
+            "kind",
+            "error",
+            "detail",
+            "without_text",
+            "one_token",
+        )
         measured = ("prompt_tokens", "output_tokens", "ttft_s", "latency_s", "itl_s")
         return {name: getattr(self, name) for name in (*named, *measured)}
 
@@ -186,6 +206,10 @@ class Result:
         return sum(level.failed for level in self.levels)
 
     @property
+    def answers_without_text(self) -> int:
+        return sum(request.without_text for level in self.levels for request in level.requests)
+
+    @property
     def partial(self) -> bool:
         """Not every level was run to its end."""
         return bool(self.not_run) or any(level.state != "complete" for level in self.levels)
@@ -216,7 +240,7 @@ class Result:
           speaks against it.
         - "failed": a request failed at the server, or there is a finding.
         - "interrupted": neither was shown before it was ended.
-        - "inconclusive": the load could not be made.
+        - "inconclusive": the load could not be made, or answers of it cannot be told from garbage.
         """
         at_server = any(
             not request.done and request.kind not in ("cut off", "not sent")
@@ -227,7 +251,12 @@ class Result:
             return "failed"
         if self.interrupted:
             return "interrupted"
-        whole = self.levels and not self.partial and not self.failed
+        whole = (
+            self.levels
+            and not self.partial
+            and not self.failed
+            and self.answers_without_text < self.done
+        )
         return "passed" if self.alive and whole and "after" in self.known else "inconclusive"
 
     @property
@@ -270,6 +299,12 @@ class Result:
         elif self.interrupted:
             parts.append("ended by the operator")
         parts += self.findings
+        silent = self.answers_without_text
+        if silent and silent == self.done:
+            parts.append(
+                f"{plural(silent, 'answer')} with token ids and no text: the model repeats special"
+                " tokens, or its output is garbage"
+            )
         if self.partial:
             parts.append("this result is partial")
         return f"{self.verdict}: " + "; ".join(parts) + unknown

@@ -10,6 +10,7 @@ from collections.abc import Coroutine
 from datetime import datetime, timezone
 from typing import Any, Protocol
 
+from hisparse_guard.cli.output import plural
 from hisparse_guard.cli.ramp.api import BadAnswer
 from hisparse_guard.cli.ramp.identity import Identity
 from hisparse_guard.cli.ramp.known import KnownAnswers, control
@@ -85,8 +86,20 @@ class Runner:
             self.result.not_run = [(o.concurrency, o.requests) for o in self._load.levels[begun:]]
             self.result.ended = now()
         if self.result.levels:
+            self._doubts()
             await self._after()
         self.result.ended = now()
+
+    def _doubts(self) -> None:
+        if silent := self.result.answers_without_text:
+            self.result.not_shown.append(
+                f"that {plural(silent, 'answer')} of the load are no garbage (token ids, no text)"
+            )
+        requests = [request for level in self.result.levels for request in level.requests]
+        if repeated := sum(request.one_token for request in requests):
+            self.result.not_shown.append(
+                f"that {plural(repeated, 'answer')} of the load are no garbage (one token repeated)"
+            )
 
     async def _before(self) -> None:
         self._progress.note("asking the server who it is")
@@ -271,6 +284,8 @@ class Runner:
             request.fail(error.kind, str(error))
         else:
             request.done = True
+            request.without_text = self._known.text and not stream.answer
+            request.one_token = self._known.varied and stream.one_token
             request.prompt_tokens = stream.usage[0] if stream.usage else None
             request.latency_s = time.monotonic() - begun
             request.ttft_s = stream.times[0] - begun

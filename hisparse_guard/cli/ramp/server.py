@@ -28,6 +28,8 @@ class Signs:
 
     version: str | None = None
     created: int | None = None
+    root: str | None = None
+    max_model_len: int | None = None
     started: float | None = None
 
 
@@ -41,6 +43,8 @@ class Dialect:
         counted: its streams carry token ids, so tokens can be counted.
         done_mark: its streams end with ``[DONE]``.
         model: the name it answers with.
+        one_id: all events of an answer carry the same id.
+        usage: its streams carry a usage record.
     """
 
     chat: bool = False
@@ -48,6 +52,8 @@ class Dialect:
     counted: bool = False
     done_mark: bool = False
     model: str | None = None
+    one_id: bool = False
+    usage: bool = False
 
 
 _USAGE = {"stream_options": {"include_usage": True}}
@@ -99,14 +105,19 @@ class Server:
         return {url: await self._signs(url) for url in urls}
 
     async def _signs(self, url: str) -> Signs:
-        created = None
         try:
-            listed = Server(self._api, url, self.model, ())
-            told = (await listed.models()).get(self.model, {}).get("created")
-            created = told if type(told) is int else None
+            listed = await Server(self._api, url, self.model, ()).models()
+            model = listed.get(self.model, {})
         except BadAnswer:
-            pass
-        return Signs(await self._version(url), created, await self._started(url))
+            model = {}
+        created, root, limit = (model.get(name) for name in ("created", "root", "max_model_len"))
+        return Signs(
+            await self._version(url),
+            created if type(created) is int else None,
+            printable(root) if isinstance(root, str) else None,
+            limit if type(limit) is int else None,
+            await self._started(url),
+        )
 
     async def _version(self, url: str) -> str | None:
         try:
@@ -139,7 +150,7 @@ class Server:
                 answer = await self._api.get(f"{url}/health", deadline_s=ASK_S)
             except BadAnswer as error:
                 return f"/health: {error}", error.kind != "timeout"
-            if answer.status != 200:
+            if answer.status != 200 or _is_page(answer.body):
                 return f"/health answers {answer.status}", True
         return None
 
@@ -150,7 +161,8 @@ class Server:
                 answer = await self._api.get(f"{url}/health", deadline_s=ASK_S)
             except BadAnswer:
                 continue
-            if answer.status in (404, 405, 501):
+            # A page is what a proxy says, not a server's health.
+            if answer.status in (404, 405, 501) or _is_page(answer.body):
                 self.without_health.add(url)
 
     async def token_pool(self) -> list[int]:
@@ -195,6 +207,8 @@ class Server:
                     counted=bool(stream.token_ids),
                     done_mark=stream.done_mark,
                     model=next(iter(stream.models), None),
+                    one_id=len(stream.ids) == 1,
+                    usage=stream.usage is not None,
                 )
                 return
         raise first or BadAnswer("wrong answer", "the server answers no completion")
@@ -257,6 +271,14 @@ class Server:
         if isinstance(prompt, list) and found.usage and found.usage[0] != len(prompt):
             told = f"usage tells {found.usage[0]} prompt tokens, {len(prompt)} were sent"
             raise BadAnswer("usage", told)
+        if self.dialect.one_id and len(found.ids) > 1:
+            raise BadAnswer("wrong answer", "one answer is put together from several (other ids)")
+        if self.dialect.usage and found.usage is None:
+            raise BadAnswer("usage", "the stream carries no usage record any more")
         if self.dialect.counted and not found.token_ids:
             raise BadAnswer("usage", "the stream carries no token ids any more")
         return found
+
+
+def _is_page(body: bytes) -> bool:
+    return body.lstrip()[:1] == b"<"

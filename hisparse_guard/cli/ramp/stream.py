@@ -8,6 +8,8 @@ from typing import Any
 from hisparse_guard.cli.ramp.api import BadAnswer, parse_json, printable
 
 GOOD_ENDS = ("length", "stop")
+# An answer of fewer tokens may well be one token repeated.
+REPEATED = 16
 # What a line of an event stream may begin with; an empty field name is a comment.
 _FIELDS = (b"data", b"event", b"id", b"retry", b"")
 
@@ -20,6 +22,7 @@ class Stream:
         pieces: events that brought text or tokens.
         finish: the server's reason for the end.
         done_mark: ``[DONE]`` came.
+        ids: of the answer, as its events name it.
         usage: prompt and completion tokens as the server counts them, or None.
         times: when tokens came, `time.monotonic()`.
     """
@@ -31,6 +34,7 @@ class Stream:
         self.finish: str | None = None
         self.done_mark = False
         self.models: set[str] = set()
+        self.ids: set[str] = set()
         self.usage: tuple[int, int] | None = None
         self.times: list[float] = []
         self._buffer = bytearray()
@@ -81,6 +85,8 @@ class Stream:
             raise BadAnswer("stream error", "a model name of a wrong type")
         if model is not None:
             self.models.add(model)
+        if isinstance(event.get("id"), str):
+            self.ids.add(event["id"])
         if usage is not None:
             self._usage(usage)
         if choices is None:
@@ -106,6 +112,10 @@ class Stream:
             raise BadAnswer("stream error", "text or token ids of a wrong type")
         if not all(type(one) is int and one >= 0 for one in ids):
             raise BadAnswer("stream error", "token ids of a wrong type")
+        if choice.get("error") is not None:
+            raise BadAnswer(
+                "stream error", f"an error in a choice: {printable(str(choice['error']))}"
+            )
         if choice.get("index") not in (0, None):
             raise BadAnswer("stream error", "a choice that was not asked for")
         if ids or text:
@@ -140,6 +150,11 @@ class Stream:
     @property
     def answer(self) -> str:
         return "".join(self.text)
+
+    @property
+    def one_token(self) -> bool:
+        """The same token throughout, as a model gives whose numbers are lost (NaN)."""
+        return len(self.token_ids) >= REPEATED and len(set(self.token_ids)) == 1
 
     def check(self, *, model: str | None, done_mark: bool) -> None:
         """Whether the stream ended well.

@@ -36,7 +36,7 @@ def moment(stamp: str | None) -> float | None:
 def backend_of(answer: Any) -> str | None:
     """The backend in a resolver answer, ``none`` for no backend; None for an unknown shape."""
     parsed = decision.parse_answer(answer)
-    return None if parsed is None else parsed.backend or NONE
+    return None if parsed is None else parsed[0]
 
 
 class Group(NamedTuple):

@@ -40,8 +40,8 @@ DERIVED = {
     "workspaces_mixed": "mnnvl and trtllm workspaces, and neither is the last on all ranks",
     "served_on": "the same engine made tokens again well after the error",
     "hardware_before": "the driver logged a hardware Xid before the error",
-    "kernel_named": "a kernel outside the all-reduce is in the traceback of the error",
     "slow_decode": "three statistics lines and more below 6 tokens/s a request without prefill",
+    "shutdown_stuck": "it was told to stop, and went on for a minute and more or waited",
     "corrupted": "vLLM counted requests with NaN logits",
     "trtllm_asked": "VLLM_FLASHINFER_ALLREDUCE_BACKEND=trtllm is in the configuration",
     "launch_blocking": "CUDA_LAUNCH_BLOCKING was on",
@@ -63,11 +63,13 @@ class Says(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     source: tuple[str, ...] = ()
     why: str = ""
 
-    def may(self, record: Record) -> bool:
+    def may(self, record: Record, fatal: bool = False) -> bool:
         """True where the record's process, level and source may say it."""
         if record.kind not in self.who:
             return False
-        if self.level and LEVELS.get(record.level or "ERROR", 0) < LEVELS[self.level]:
+        # vLLM's logger calls next to nothing fatal at INFO: a later line of what it quotes.
+        lowest = self.level or ("WARNING" if fatal and record.source is not None else "DEBUG")
+        if LEVELS.get(record.level or "ERROR", 0) < LEVELS[lowest]:
             return False
         if not self.source or record.source is None:
             return True
@@ -135,12 +137,16 @@ class CatalogueError(Exception):
 
 
 class Matcher:
-    """All patterns for one place of a record (`at`), tried at once in linear time."""
+    """All patterns for one place of a record (`at`), tried at once in linear time.
 
-    def __init__(self, entries: list[tuple[str, Says]]) -> None:
+    Args:
+        entries: name, how it is said, and whether it is fatal.
+    """
+
+    def __init__(self, entries: list[tuple[str, Says, bool]]) -> None:
         self.entries = entries
         self.set: Any = re2.Set.MatchSet()
-        for _, says in entries:
+        for _, says, _ in entries:
             self.set.Add(says.pattern)
         if entries:
             self.set.Compile()
@@ -151,8 +157,8 @@ class Matcher:
             return []
         found: list[str] = []
         for index in self.set.Match(text) or ():
-            name, says = self.entries[index]
-            if name not in found and says.may(record):
+            name, says, fatal = self.entries[index]
+            if name not in found and says.may(record, fatal):
                 found.append(name)
         return found
 
@@ -167,11 +173,16 @@ class Catalogue:
         self.fatal = frozenset(name for name, signal in signals.items() if signal.fatal)
         self.matchers = {
             at: Matcher(
-                [(name, s) for name, signal in signals.items() for s in signal.says if s.at == at]
+                [
+                    (name, says, signal.fatal)
+                    for name, signal in signals.items()
+                    for says in signal.says
+                    if says.at == at
+                ]
             )
             for at in ("message", "exception", "frame")
         }
-        self.excuses = Matcher([(says.why, says) for says in harmless])
+        self.excuses = Matcher([(says.why, says, False) for says in harmless])
 
     def words(self, names: set[str] | None = None) -> set[str]:
         """The fixed strings of these signals (None: of all)."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Set
 
-from hisparse_guard.cli.triage.run import Run, in_a_kernel
-from hisparse_guard.cli.triage.standstill import seconds
+from hisparse_guard.cli.triage.run import Run
+from hisparse_guard.cli.triage.standstill import STANDS_SECONDS, seconds
 
 _WAITS = {"rpc_timeout", "nccl_timeout", "gloo_timeout", "gloo_peer_closed"}
 # Fatal, and no crash by themselves: they follow from one, or from a time-out.
 _FOLLOW = _WAITS | {
     "engine_fatal", "worker_died", "server_error", "engine_died", "start_failed", "process_exit",
+    "stack_dump", "leaked_at_exit", "shutdown_forced", "parent_gone", "probe_failed",
     "kv_transfer_failed",
 }  # fmt: skip
 _CUDA = ("launch_failure", "illegal_access", "cuda_error", "misaligned_address")
@@ -95,16 +96,30 @@ def _hardware_before(run: Run) -> bool:
     return not errors or xid.places[0].order < min(errors)
 
 
-def _kernel_named(run: Run) -> bool:
-    return in_a_kernel(run.kernel_frame)
-
-
 def _launch_blocking(run: Run) -> bool:
     return (run.facts.value("launch_blocking") or "0") not in ("0", "None", "False", "false")
 
 
 def _start_ends(run: Run) -> bool:
     return bool(run.markers) and bool(run.troubles) and not run.up
+
+
+def shutdown_stuck(run: Run) -> bool:
+    """True where it was told to stop, no end is shown, and it waited or went on for long."""
+    told = run.shutdown
+    if told is None or run.shutdown_done is not None:
+        return False
+    if any(one.current and one.current.until.order > told.order for one in run.engines.values()):
+        return True
+    moved = [one.moved for one in run.engines.values() if one.moved]
+    if any(place.order > told.order for place in moved):
+        # Requests in flight are served to their end.
+        return False
+    for length, time in run.told_at.items():
+        begin, end = seconds(time), seconds(run.times.get(length))
+        if begin is not None and end is not None and end - begin >= STANDS_SECONDS:
+            return True
+    return False
 
 
 _BY_RUN: dict[str, Callable[[Run], bool]] = {
@@ -115,7 +130,7 @@ _BY_RUN: dict[str, Callable[[Run], bool]] = {
     "guard_part": lambda run: bool(run.unguarded_ranks()),
     "served_on": _served_on,
     "hardware_before": _hardware_before,
-    "kernel_named": _kernel_named,
+    "shutdown_stuck": shutdown_stuck,
     "slow_decode": lambda run: run.slow_lines >= 3,
     "corrupted": lambda run: run.corrupted is not None,
     "trtllm_asked": lambda run: run.facts.value("allreduce_backend_env") == "trtllm",

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from hisparse_guard.cli.triage.reader import Unreadable
 from hisparse_guard.cli.triage.run import Run
+
+if TYPE_CHECKING:
+    from hisparse_guard.cli.report.report import Report, Result
 
 _SAY_WORKSPACE = frozenset(
     {"workspace_mnnvl", "workspace_trtllm", "guard_verified_trtllm", "guard_verified_mnnvl"}
@@ -30,12 +33,10 @@ class Evidence:
     """The evidence that was given.
 
     Attributes:
-        report: what `hisparse-guard report --json` says of it.
-        exit_code: of that report.
+        report: what `hisparse-guard report` says of it.
     """
 
-    report: dict[str, Any]
-    exit_code: int
+    report: Report
     servers: tuple[Server, ...]
 
     def vouches_for(self, run: Run, runs: int) -> frozenset[str]:
@@ -56,7 +57,7 @@ class Evidence:
 
     def remarks(self, runs: Sequence[Run]) -> list[str]:
         """What has to be said of it beside the verdicts of runs."""
-        remarks = [f"evidence of the guard: {self.report.get('verdict')}"]
+        remarks = [f"evidence of the guard: {self.report.verdict}"]
         if runs and self.servers and not any(self._servers_of(run, len(runs)) for run in runs):
             remarks.append(
                 "the evidence is of other processes than the log: no worker's process id is in "
@@ -88,21 +89,20 @@ def read(folders: Sequence[str]) -> Evidence:
         report = judge([*folders])
     except OSError as error:
         raise Unreadable(f"--evidence {error.filename}: {error.strerror}") from None
-    told = report.to_json()
-    servers = tuple(_server(server) for server in told["servers"])
-    return Evidence(told, report.exit_code, servers)
+    return Evidence(report, tuple(_server(result) for result in report.results))
 
 
-def _server(server: dict[str, Any]) -> Server:
-    workers = server["workers"]
-    signals = {"hisparse_on"} if any(worker["hisparse"] is True for worker in workers) else set()
-    if any("mnnvl" in worker["workspace"]["all"] for worker in workers):
+def _server(result: Result) -> Server:
+    from hisparse_guard.cli.report.render.common import kernel_classes
+
+    server = result.server
+    signals = {"hisparse_on"} if any(one.hisparse for one in server.workers) else set()
+    if any("mnnvl" in one.backends for one in server.workers):
         signals.add("workspace_mnnvl")
-    elif server["verdict"] == "safe":
+    elif result.judgement.verdict == "safe":
         signals.add("guard_verified_trtllm")
-    if server["ranks_missing"]:
+    if result.judgement.missing:
         signals.add("guard_part")
-    if [*server["kernel_classes"]] == ["waits"]:
+    if kernel_classes(server) == ["waits"]:
         signals.add("kernel_waits")
-    pids = frozenset(worker["pid"] for worker in workers if isinstance(worker["pid"], int))
-    return Server(pids, frozenset(signals))
+    return Server(frozenset(one.pid for one in server.workers), frozenset(signals))

@@ -11,7 +11,7 @@ from hisparse_guard.cli.triage import load_results, reader
 from hisparse_guard.cli.triage.catalogue import Catalogue, load
 from hisparse_guard.cli.triage.joining import Joiner
 from hisparse_guard.cli.triage.reader import LogFile, Progress
-from hisparse_guard.cli.triage.records import Recorder
+from hisparse_guard.cli.triage.records import Recorder, continues, is_later_line
 from hisparse_guard.cli.triage.run import Run
 from hisparse_guard.cli.triage.runs import Runs
 from hisparse_guard.cli.triage.scan import Scanner, answer_offsets
@@ -64,6 +64,7 @@ class LogReader:
         self.scanner = Scanner(self.catalogue)
         self.unwrapper = Unwrapper()
         self.order = 0
+        self.before = b""
 
     def _known_text(self, text: str, record: object) -> bool:
         return bool(self.catalogue.matchers["exception"].set.Match(text))
@@ -74,6 +75,7 @@ class LogReader:
         base = self.order
         for data, first in blocks:
             self._block(log, joiner.join(data), first, base)
+            self.before = data[data.rfind(b"\n", 0, len(data) - 1) + 1 :]
         self.order = base + log.lines + 1
         self.recorder.flush()
 
@@ -118,12 +120,17 @@ class LogReader:
     def _line(
         self, log: LogFile, data: bytes, start: int, end: int, number: int, base: int
     ) -> None:
-        before = start - 1 - (data.rfind(b"\n", 0, max(0, start - 1)) + 1) if start else 0
+        begun = data.rfind(b"\n", 0, start - 1) + 1 if start else 0
+        before = data[begun:start] if start else self.before
         row = self.unwrapper.row(log.name, number, base + number, data[start:end])
+        if continues(before) and is_later_line(
+            self.unwrapper.row(log.name, number - 1, 0, before.rstrip(b"\n")), row
+        ):
+            return
         if row.cut:
             log.note("lines that are cut off are not believed")
         row.cut = row.cut or (number == 1 and base == 0 and self.runs.may_be_cut(row))
-        self.recorder.row(row, after_long=before >= _LONG)
+        self.recorder.row(row, after_long=len(before) > _LONG)
 
 
 def triage(
@@ -175,7 +182,7 @@ def triage(
         judge(run, symptoms, told.vouches_for(run, len(found)) if told else frozenset())
         for run in found
     ]
-    verdict, reasons = overall(judged, results, told.exit_code if told else None)
+    verdict, reasons = overall(judged, results, told.report.exit_code if told else None)
     if told is not None:
         reasons += told.remarks(found)
     dropped = sum(one.runs.dropped for one in readers)

@@ -17,7 +17,7 @@ import re2
 
 from hisparse_guard.cli.triage import heads
 from hisparse_guard.cli.triage.facts import start_marker
-from hisparse_guard.cli.triage.model import MOST_MORE, Head, Record, Row
+from hisparse_guard.cli.triage.model import LEVELS, MOST_MORE, Head, Record, Row
 
 _FRAME = re2.compile(r'[\s|+]*File "([^"\n]{1,1000})", line (\d{1,9}), in (\S{1,200})$')
 _EXCEPTION = re2.compile(
@@ -42,6 +42,34 @@ _HEADER = "Traceback (most recent call last):"
 _CHAIN = ("During handling of the above", "The above exception was the direct")
 _FRAMES, _AFTER = "frames", "after"
 _MOST_OPEN = 512
+# The files that log vLLM's banner.
+_BANNER = ("api_utils.py:", "startup.py:")
+
+
+def continues(line: bytes) -> bool:
+    """True where vLLM's own formatter may have written that a message goes on after `line`.
+
+    It writes a line end in a message as CR LF and the head again. Docker's JSON quotes both.
+    """
+    return line.endswith(b"\r\n") or b'\\r\\n"' in line[-160:]
+
+
+def is_later_line(before: Row, row: Row) -> bool:
+    """True where a line that follows such a one is a later line of the same quoting message.
+
+    It may be a client's (a request id, the text of an error) and says nothing. Errors have
+    tracebacks in their later lines, and vLLM's banner its version.
+    """
+    head = heads.parse(row.texts[0], row.system, row.time is not None)
+    if head.source is None or head.level is None or LEVELS[head.level] >= LEVELS["ERROR"]:
+        return False
+    if head.source.startswith(_BANNER):
+        return False
+    first = heads.parse(before.texts[-1], before.system, before.time is not None)
+    return row.origin == before.origin and (
+        (first.label, first.pid, first.level, first.time, first.source)
+        == (head.label, head.pid, head.level, head.time, head.source)
+    )
 
 
 class Recorder:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import re2
 
-from hisparse_guard.cli.triage import standstill
+from hisparse_guard.cli.triage import kernel, standstill
 from hisparse_guard.cli.triage.catalogue import Catalogue
 from hisparse_guard.cli.triage.facts import Facts
 from hisparse_guard.cli.triage.model import LEVELS, Place, Record
@@ -31,15 +31,20 @@ _ANSWERS = re2.compile(
 )
 # Words for a death, looked for in a message up to where a client's words may begin.
 _DEATH = re2.compile(
-    r"(?i)\b(?:died|dead|crash(?:ed|ing)?|killed|unexpectedly|exit ?code:? -?[1-9]"
+    r"(?i)\b(?:died|dead|crash(?:ed|ing)?|killed|unexpectedly|exit ?code[:= ]{1,2}-?[1-9]"
     r"|exited with code [1-9]|exit(?:ed with)? status [1-9]|aborted|core dumped|fatal|segfault"
-    r"|sig(?:segv|abrt|kill|bus)|signal(?:=| )\d+|terminate called|out of memory|oom|panic)\b"
+    r"|sig(?:segv|abrt|kill|bus|ill|fpe)|signal[:= ]{1,2}\d+|terminate called|out of memory|oom"
+    r"|panic)\b"
+)
+# Of them what a supervisor says at any level: it takes every end for an ordinary one.
+_KILLED = re2.compile(
+    r"(?i)\b(?:sig(?:segv|abrt|kill|bus|ill|fpe)|signal[:= ]{1,2}\d+"
+    r"|(?:exited|terminated|killed) (?:with|by) signal|exit ?code[:= ]{1,2}-\d)"
 )
 _CLIENT_PART = re2.compile(r"(?i)\breq(?:uest)?s?\b|[\"'`{]|\bprompt\b|\bid\b")
 _CORRUPTED = re2.compile(r"Corrupted: [1-9]\d{0,9} reqs")
 _GUARD_RANK = re2.compile(r"\brank[= ](\d{1,6})\b")
 _LIBRARY = ("torch/", "concurrent/", "threading.py", "multiprocessing/", "asyncio/", "ray/_private")
-_OWN = ("v1/executor/", "v1/engine/", "v1/worker/", "cuda_graph", "cudagraph", "compilation/")
 
 
 @dataclass
@@ -51,11 +56,13 @@ class Seen:
     ranks: dict[str, Place] = field(default_factory=dict)
     dps: set[int] = field(default_factory=set)
     last: Place | None = None
+    own: bool = False
 
-    def add(self, place: Place, dp: int | None) -> None:
-        """Adds a place that says it."""
+    def add(self, place: Place, dp: int | None, own: bool = True) -> None:
+        """Adds a place that says it; `own`: shown to be about this server."""
         self.count += 1
         self.last = place
+        self.own = self.own or own
         if dp is not None:
             self.dps.add(dp)
         if place.rank is not None and len(self.ranks) < 4096:
@@ -90,6 +97,7 @@ class Run:
         begun_by: what showed that a new server started, or None for the log's beginning.
         restarted: True where another run of the same server follows in this log.
         recognised: True where a line of a vLLM server is in it.
+        elsewhere: lines of the kernel about another program.
     """
 
     catalogue: Catalogue
@@ -104,6 +112,8 @@ class Run:
     seen: dict[str, Seen] = field(default_factory=dict)
     facts: Facts = field(default_factory=Facts)
     pids: dict[str, int] = field(default_factory=dict)
+    own_pids: set[int] = field(default_factory=set)
+    elsewhere: list[Place] = field(default_factory=list)
     ranks: dict[str, Place] = field(default_factory=dict)
     guard_ranks: dict[str, Place] = field(default_factory=dict)
     troubles: list[Trouble] = field(default_factory=list)
@@ -111,6 +121,7 @@ class Run:
     excused: dict[str, int] = field(default_factory=dict)
     came_up: Place | None = None
     shutdown: Place | None = None
+    told_at: dict[int, str] = field(default_factory=dict)
     shutdown_done: Place | None = None
     answered: Place | None = None
     last_answer: Place | None = None
@@ -120,7 +131,6 @@ class Run:
     corrupted: Place | None = None
     wait_in_startup: Place | None = None
     times: dict[int, str] = field(default_factory=dict)
-    kernel_frame: str | None = None
 
     @property
     def up(self) -> bool:
@@ -138,6 +148,7 @@ class Run:
             self.recognised = True
         if record.label and record.pid is not None and len(self.pids) < 4096:
             self.pids.setdefault(record.label, record.pid)
+            self.own_pids.add(record.pid)
         if record.source is not None:
             self.recognised = True
         if record.rank is not None and record.kind == "worker" and len(self.ranks) < 4096:
@@ -200,31 +211,50 @@ class Run:
         believed = not record.cut and not record.severe
         if believed and self.facts.take(record.message, place) and record.kind != "bare":
             self.recognised = True
-        said = [] if record.cut else self._signals(record, place)
+        whose = self._whose(record)
+        if whose == kernel.OTHER:
+            self.elsewhere = [*self.elsewhere[:KEPT], place]
+            return
+        if self._is_excused(record):
+            return
+        said = [] if record.cut else self._signals(record, place, whose != kernel.MAYBE)
         if "startup_complete" in said and self.came_up is None:
             self.came_up = place
         if "shm_wait" in said:
             self._wait(place)
         if "guard_armed" in said:
             self._armed(record, place)
-        if any(self._ends_by_itself(name, place) for name in said):
+        ended = [name for name in said if self._ends_by_itself(name, place)]
+        fatal = tuple(name for name in said if name in self.catalogue.fatal and name not in ended)
+        if ended and not fatal:
             return
-        fatal = tuple(name for name in said if name in self.catalogue.fatal)
-        if not fatal and self._is_excused(record, said):
-            return
-        if fatal or record.severe or self._sounds_fatal(record):
+        # A known sign at ERROR that is not fatal: a workspace that could not be made, say.
+        harmless = bool(said) and not record.traceback
+        if fatal or (not harmless if record.severe else self._sounds_fatal(record)):
             self._trouble_of(record, fatal)
         elif "shutdown" in said and self.shutdown is None and not self.troubles:
             self.shutdown = place
-        elif "shutdown_complete" in said and self.shutdown is not None:
+            self.told_at = dict(self.times)
+        elif self.shutdown is not None and (
+            "shutdown_complete" in said or ("engine_ended" in said and "servers_told" in self.seen)
+        ):
             self.shutdown_done = place
 
-    def _signals(self, record: Record, place: Place) -> list[str]:
+    def _whose(self, record: Record) -> str:
+        """Whose process a line is about; the kernel's may be about any on the node."""
+        if record.kind not in ("system", "bare"):
+            return kernel.OWN
+        victim = kernel.victim(record.message)
+        if victim is None:
+            return kernel.OWN
+        whose = kernel.whose(victim, self.own_pids)
+        hardware = self.catalogue.matchers["message"].match(record.message, record)
+        # A GPU that fails, fails for all that use it.
+        return kernel.MAYBE if "hardware_xid" in hardware else whose
+
+    def _signals(self, record: Record, place: Place, own: bool) -> list[str]:
         matchers = self.catalogue.matchers
         said = matchers["message"].match(record.message, record)
-        if record.source is not None and LEVELS[record.level or "ERROR"] < LEVELS["WARNING"]:
-            # vLLM's logger calls nothing fatal at INFO; this is a later line of what it quotes.
-            said = [name for name in said if name not in self.catalogue.fatal]
         places = dict.fromkeys(said, place)
         for at, found in (("exception", record.exceptions), ("frame", record.frames)):
             for number, order, text in found:
@@ -240,7 +270,7 @@ class Run:
             seen = self.seen.get(name)
             if seen is None:
                 seen = self.seen[name] = Seen()
-            seen.add(where, record.dp)
+            seen.add(where, record.dp, own)
         if places and (places.keys() & self.catalogue.fatal or record.kind != "bare"):
             self.recognised = True
         return list(places)
@@ -254,37 +284,35 @@ class Run:
             and self.catalogue.signals[name].at_shutdown
         )
 
-    def _is_excused(self, record: Record, said: list[str]) -> bool:
-        """True where a message at ERROR says nothing against the server."""
+    def _is_excused(self, record: Record) -> bool:
+        """True where a message at ERROR says what a client did wrong.
+
+        Nothing else in it counts: its later lines, a traceback too, may be the client's.
+        """
         if not record.severe or record.cut:
             return False
-        if (why := self.catalogue.excuses.match(record.message, record)) != []:
-            self.excused[why[0]] = self.excused.get(why[0], 0) + 1
-            return True
-        # A known sign that is not fatal: a workspace that could not be made, say.
-        return bool(said) and not record.traceback
+        why = self.catalogue.excuses.match(record.message, record)
+        for reason in why[:1]:
+            self.excused[reason] = self.excused.get(reason, 0) + 1
+        return bool(why)
 
     def _sounds_fatal(self, record: Record) -> bool:
         """True where a line below ERROR, or without a level, says that something died."""
         if record.kind not in ("engine", "worker", "main", "system", "bare", "native"):
             return False
         level = LEVELS.get(record.level or "WARNING", 0)
+        words = _DEATH
         if level < LEVELS["WARNING"] and record.kind != "system":
-            return False
+            if record.source is not None:
+                return False
+            words = _KILLED
         message = record.message[:400]
         client = _CLIENT_PART.search(message)
-        return bool(_DEATH.search(message[: client.start()] if client else message))
+        return bool(words.search(message[: client.start()] if client else message))
 
     def _trouble_of(self, record: Record, fatal: tuple[str, ...]) -> None:
         text = record.exceptions[0][2] if record.exceptions else ""
         frame = _innermost(record)
-        if (
-            fatal
-            and frame
-            and not self.kernel_frame
-            and {"illegal_access", "cuda_error"} & {*fatal}
-        ):
-            self.kernel_frame = frame
         where = record.place(text=record.message)
         self._trouble(Trouble(where, text or record.message, frame, fatal))
 
@@ -339,10 +367,3 @@ def _innermost(record: Record) -> str | None:
         if not any(part in frame for part in _LIBRARY):
             return frame
     return record.frames[-1][2] if record.frames else None
-
-
-def in_a_kernel(frame: str | None) -> bool:
-    """True where a frame is of a kernel or a layer, and not of the machinery around it."""
-    if not frame or "allreduce" in frame or "trtllm_mnnvl" in frame or "hisparse" in frame:
-        return False
-    return not any(part in frame for part in (*_LIBRARY, *_OWN))

@@ -18,7 +18,7 @@ from hisparse_guard.cli.triage.facts import WORDS
 # Words of trouble in general, beside those of the catalogue.
 TROUBLE = (
     r"ERROR|CRITICAL|FATAL|Traceback \(most|File \\?\"|HTTP/[0-9.]+\\*\" 5\d\d|[Dd]ied|[Kk]illed"
-    r"|KILLED|exited|unexpectedly|[Ee]xit code|exitcode|[Cc]rash|[Aa]borted|core dumped|panic"
+    r"|KILLED|exited|exitcode|unexpectedly|[Ee]xit code|[Cc]rash|[Aa]borted|core dumped|panic"
     r"|terminate called|[Ff]atal|SIG[A-Z]{3,4}|[Ss]egfault|signal|out of memory"
     r"|\w(?:Error|Exception)(?::|\\n|$)"
 )

@@ -49,7 +49,7 @@ def to_json(result: Triage) -> dict[str, Any]:
             }
             for loaded in result.load
         ],
-        "evidence": result.evidence.report if result.evidence else None,
+        "evidence": result.evidence.report.to_json() if result.evidence else None,
     }
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from hisparse_guard.cli.triage.catalogue import Fault, When
 from hisparse_guard.cli.triage.derive import present, stands_still
+from hisparse_guard.cli.triage.kernel import victim
 from hisparse_guard.cli.triage.load_results import LoadResult
 from hisparse_guard.cli.triage.model import Place
 from hisparse_guard.cli.triage.run import Run
@@ -80,7 +81,7 @@ def judge(run: Run, symptoms: Sequence[str] = (), vouched: Set[str] = frozenset(
     findings, notices = _name(run, names)
     stall = next((one.current for one in run.engines.values() if one.current), None)
     stall = stall if stands_still(run) else None
-    circumstances = _circumstances(names, findings)
+    circumstances = _circumstances(run, names, findings)
     if any(one.follows_from is None for one in findings):
         reasons = [f"{one.fault.id} ({one.certainty})" for one in findings if not one.follows_from]
         return Judged(run, names, findings, notices, FAULT, reasons, stall, circumstances)
@@ -110,12 +111,16 @@ def _unnamed(run: Run, symptoms: Sequence[str]) -> tuple[str, list[str]]:
         missing.append("its last statistics show requests without a token")
     if run.restarted and run.shutdown is None:
         missing.append("it started again and nothing shows that it was told to stop")
+    if run.shutdown is not None and run.shutdown_done is None:
+        missing.append("it was told to stop; that it stopped is not shown")
+    alive = run.last_answer.order if run.last_answer else 0
+    if run.elsewhere and run.elsewhere[-1].order > alive:
+        missing.append("no sign of life after what the node says of a process")
     if missing:
         return INCONCLUSIVE, missing
-    end = "it still answers where the log ends"
-    if run.shutdown is not None:
-        end = "it was told to stop"
-        end += " and stopped" if run.shutdown_done else "; that it stopped is not shown"
+    end = (
+        "it was told to stop and stopped" if run.shutdown else "it still answers where the log ends"
+    )
     return HEALTHY, ["it came up", "it answered", end, "no trouble in the log"]
 
 
@@ -163,6 +168,8 @@ def _doubts(run: Run, when: When, names: set[str]) -> list[str]:
     dps = [sign.dps for sign in signs if sign.dps]
     if dps and not set.intersection(*dps):
         doubts.append("its signs come from different data-parallel ranks")
+    if any(not sign.own for sign in signs):
+        doubts.append("the kernel names a process that this log does not show to be the server's")
     places = [run.seen[name].places[0].order for name in when.order if name in run.seen]
     if places != sorted(places):
         doubts.append("its signs do not come in the order of this fault")
@@ -211,13 +218,19 @@ def _ranks(run: Run, fault: Fault) -> tuple[str, ...]:
     return tuple(sorted(first, key=lambda rank: first[rank]))
 
 
-def _circumstances(names: set[str], findings: Sequence[Finding]) -> list[str]:
+def _circumstances(run: Run, names: set[str], findings: Sequence[Finding]) -> list[str]:
+    found = []
+    for at in run.elsewhere:
+        of = victim(at.text)
+        if of is not None:
+            which = of.name if of.pid is None else f"{of.name}, process id {of.pid}"
+            found.append(f"line {at.number}: the node speaks of another program ({which})")
     if "kernel_waits" in names and any("mnnvl" in one.fault.id for one in findings):
-        return [
+        found.append(
             "the guard's evidence says kernel class `waits`: FlashInfer's kernel waits for all "
             "blocks, which speaks against the race of the mnnvl kernel (it does not rule it out)"
-        ]
-    return []
+        )
+    return found
 
 
 def overall(

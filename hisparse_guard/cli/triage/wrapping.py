@@ -24,7 +24,9 @@ _JOURNAL = re2.compile(
     r"([\w.-]{1,200}) ([\w.@/-]{1,80})(?:\[\d{1,9}\])?: "
 )
 _POD = re2.compile(r"\[(pod/[\w./-]{1,300})\] ?")
-_DMESG = re2.compile(r"\[ {0,8}\d{1,9}\.\d{1,9}\] ")
+_DMESG = re2.compile(
+    r"\[(?: {0,8}\d{1,9}\.\d{1,9}|[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d [\d:]{8} \d{4})\] "
+)
 _STERN = re2.compile(r"([a-z0-9][a-z0-9.-]{0,252} [a-z0-9][a-z0-9-]{0,62}) ")
 _COMPOSE = re2.compile(r"([\w][\w.-]{0,80}) {0,60}\| ")
 _LABELS = re2.compile(r'\{((?:[A-Za-z_]\w*="[^"]*"(?:, ?)?)+)\}[ \t]?')

@@ -171,7 +171,7 @@ def asked_without_config(frame: Any) -> None:
         _context_miss("trace", stack, stack, None, None, None)
 
 
-def workspace_made(workspace: Any, backend: Any, group: Any, failure: Exception | None) -> None:
+def workspace_made(workspace: Any, backend: Any, group: Any, failure: BaseException | None) -> None:
     """vLLM made a workspace, or None of it came."""
     made = workspace_backend(workspace) or backend
     made = made if made is None or type(made) is str else repr(made)
@@ -249,7 +249,7 @@ def _log_armed() -> None:
     recorder = _recorder
     if not recorder.logged_armed:
         recorder.logged_armed = True
-        for problem in (*state.setting_problems, *state.unpatched):
+        for problem in state.problems:
             _error(problem)
         log.log(*messages.armed(recorder.armed(), *process_facts.global_rank()))
 

@@ -7,18 +7,20 @@ from pathlib import Path
 import pytest
 
 from tests.conformance import harness
+from tests.conformance.jobs import results_of
 
 NAME = "0.33.0"
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group(NAME)
 def test_the_zip_alone(bundles: dict[str, Path]) -> None:
     jobs = [
         {"name": "lazy", "start_method": method, "ranks": 2, "options": {"hisparse": True}}
         for method in ("fork", "spawn")
     ]
-    control = harness.run_jobs(NAME, jobs[:1], guard=None)
-    assert [rank["backend"] for rank in control[0]["ranks"]] == ["mnnvl", "mnnvl"], control
+    control = results_of(NAME).plain("lazy")
+    assert [rank["backend"] for rank in control] == ["mnnvl", "mnnvl"], control
     for found in harness.run_jobs(NAME, jobs, guard=[bundles["zip"]]):
         assert [rank["backend"] for rank in found["ranks"]] == ["trtllm", "trtllm"], found
         assert found["log"].count("hisparse-guard: workspace verified: backend=trtllm") == 2

@@ -6,12 +6,18 @@ import json
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
 from hisparse_guard.cli.doctor.examine import examine
 from tests.conformance import harness
+from tests.startup.sandbox import environment
 from tests.support import environments
+from tests.support.forks import run_forked
+
+# The fixture is what costs: one interpreter that has loaded torch.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("doctor agrees")]
 
 CLASSES = {
     "0.19.1": "no-hisparse",
@@ -44,23 +50,27 @@ def test_every_release_is_here() -> None:
     assert set(environments.RELEASES) <= set(CLASSES)
 
 
-@pytest.mark.slow
+@pytest.fixture(scope="module")
+def running() -> dict[str, dict[str, Any]]:
+    """What the guard says in a process of each tree, a fork of one that has loaded the rest."""
+    jobs = []
+    for name in CLASSES:
+        path = [*harness.guard_path(), harness.tree(name)]
+        jobs.append({"name": name, "path": list(map(str, path)), "code": RUNNING})
+    env = environment([harness.tree("0.33.0")], CUDA_VISIBLE_DEVICES="")
+    return run_forked(jobs, interpreter=environments.image_python(), env=env, like=("vllm",))
+
+
 @pytest.mark.parametrize("name", CLASSES)
-def test_both_name_the_same_class(name: str) -> None:
+def test_both_name_the_same_class(name: str, running: dict[str, dict[str, Any]]) -> None:
+    said = running[name]["stdout"].splitlines()
+    assert said, running[name]
+    assert json.loads(said[-1]) == ["sitecustomize", CLASSES[name]]
+
     python = str(environments.image_python())
     path = os.pathsep.join(map(str, [*harness.guard_path(), harness.tree(name)]))
-    environment = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "PYTHONPATH": path}
-    done = subprocess.run(
-        [python, "-c", RUNNING],
-        check=True,
-        capture_output=True,
-        text=True,
-        cwd="/",
-        env=environment,
-    )
-    assert json.loads(done.stdout.splitlines()[-1]) == ["sitecustomize", CLASSES[name]]
-
-    result = examine([python, "-m", "vllm.entrypoints.cli.main", "serve"], environment)
+    variables = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "PYTHONPATH": path}
+    result = examine([python, "-m", "vllm.entrypoints.cli.main", "serve"], variables)
     assert result.seen is not None
     assert result.seen["classified"]["build"]["label"] == CLASSES[name]
     assert result.seen["imported"] == []
@@ -72,7 +82,6 @@ def test_both_name_the_same_class(name: str) -> None:
         assert "skips the host mirror under FULL CUDA graphs" in texts[0]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "advice"),
     [("mended", "not needed here: every caller"), ("0.34.0", "needed here: ")],

@@ -11,8 +11,17 @@ from typing import Any
 
 import pytest
 
+from tests.cli.ramp.bad_answers import (
+    bomb,
+    continued,
+    deep,
+    drip,
+    endless_headers,
+    no_http,
+    page,
+    redirect,
+)
 from tests.cli.ramp.stub import MODEL, Handler, Stub, stub_server
-from tests.cli.ramp.test_servers import bomb, deep, drip, redirect
 from tests.startup.sandbox import ROOT
 from tests.support.bundles import bundled
 
@@ -84,7 +93,24 @@ def test_an_answer_that_is_none(bad: Any) -> None:
     assert done.returncode == 1 and "not answered" in done.stdout
 
 
-@pytest.mark.parametrize("bad", [still, empty, aborted, wrong, refused, redirect, drip, deep, bomb])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        still,
+        empty,
+        aborted,
+        wrong,
+        refused,
+        redirect,
+        drip,
+        deep,
+        bomb,
+        page,
+        endless_headers,
+        continued,
+        no_http,
+    ],
+)
 def test_a_server_that_does_not(bad: Any) -> None:
     def answer(handler: Handler, number: int, body: dict[str, Any]) -> bool:
         bad(handler, body)

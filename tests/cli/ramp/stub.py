@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,6 +30,7 @@ class Stub:
         get: in place of an answer to GET, by path.
         plain: answers as a server that knows none of vLLM's own fields.
         text: text of one token.
+        tls: serves https with this.
     """
 
     url: str = ""
@@ -41,9 +43,12 @@ class Stub:
     started: float | None = 1000.5
     version: Any = "0.32.1.dev7+gabcdef012"
     created: int = 5
+    root: str = "/models/stub"
+    max_model_len: int = 100_000
     prefix: str = ""
     plain: bool = False
     text: str = "x"
+    tls: ssl.SSLContext | None = None
     bodies: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
@@ -127,7 +132,8 @@ class Handler(BaseHTTPRequestHandler):
             if stub.key and self.headers.get("Authorization") != f"Bearer {stub.key}":
                 self.say(401, {"error": f"wrong key {self.headers.get('Authorization')}"})
             else:
-                model = {"id": stub.listed, "max_model_len": 100_000, "created": stub.created}
+                model = {"id": stub.listed, "created": stub.created, "root": stub.root}
+                model["max_model_len"] = stub.max_model_len
                 self.say(200, {"data": [model]})
         else:
             self.say(404, {"detail": "Not Found"})
@@ -181,7 +187,13 @@ def stub_server(stub: Stub) -> Iterator[Stub]:
             pass
 
     server = Quiet(("127.0.0.1", 0), Bound)
-    stub.url = f"http://127.0.0.1:{server.server_address[1]}"
+    if stub.tls is not None:
+        # The handshake of a client that trusts nobody must not end the server.
+        server.socket = stub.tls.wrap_socket(
+            server.socket, server_side=True, do_handshake_on_connect=False
+        )
+    scheme = "https" if stub.tls else "http"
+    stub.url = f"{scheme}://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

@@ -60,6 +60,24 @@ def test_signals(slow: Stub, tmp_path: Path, number: signal.Signals) -> None:
     partial(json.loads(running.json.read_text()))
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_while_the_archive_is_made(tmp_path: Path, number: signal.Signals) -> None:
+    log = tmp_path / "server.log"
+    log.write_text("INFO 01-01 10:00:00 [a.py:1] a line like many\n" * 100_000)
+    words = ("--levels", "1", "--requests", "1", "--isl", "8", "--osl", "2", "--server-log", log)
+    archive = tmp_path / "a.tar.gz"
+    with stub_server(Stub()) as stub:
+        running = Ramp(tmp_path, stub.url, MODEL, *words, "--archive", archive)
+        deadline = time.monotonic() + 60
+        while not running.json.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        running.signal(number)
+        found = running.finish()
+    assert found.code == 130 and "a.tar.gz was not written: the ramp was interrupted" in found.err
+    assert {one.name for one in tmp_path.iterdir()} == {"ramp.json", "server.log"}
+
+
 def test_a_parent_that_is_killed(slow: Stub, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "hisparse_guard", "ramp", "--base-url", slow.url]
     command += ["--model", MODEL, "--json", str(tmp_path / "r.json"), *WORDS]

@@ -46,7 +46,8 @@ def test_ramps_on_one_server_until_its_engine_is_killed(tmp_path: Path) -> None:
         assert b"Starting vLLM" in held["record/server-logs/1.log"]
         assert json.loads(held["record/record.json"])["verdicts"] == {"triage": "healthy"}
         assert found.document["generator"]["tokens_counted"]
-        assert not found.document["not_shown"]
+        # Of a model with random weights an answer may be special tokens alone.
+        assert all("no garbage" in one for one in found.document["not_shown"])
         assert _metric(server.base_url, "vllm:prefix_cache_queries_total") > 0
         hits = _metric(server.base_url, "vllm:prefix_cache_hits_total")
         # Of known answers, asked more than once; not of the load.

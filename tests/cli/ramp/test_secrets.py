@@ -117,9 +117,59 @@ LOGS: dict[str, str] = {
     "bytes": f"INFO headers [(b'x-api-key', b'{S}')] password=b'{S}'",
     "json line": json.dumps({"message": f"password={S}", "api_key": WORD, "extra": {"token": S}}),
     "docker": json.dumps({"log": f"api_key={S}\n", "stream": "stdout"}),
-    "docker parts": json.dumps({"log": f"api_key={S[:4]}"})
-    + "\n"
-    + json.dumps({"log": S[4:] + "\n"}),
+    "docker parts": "\n".join(
+        f'{{"log":{json.dumps(part)},"stream":"stdout","time":"2026-01-01T00:00:00Z"}}'
+        for part in (f"api_key={S[:4]}", S[4:] + "\n")
+    ),
+    "docker lines": "\n".join(
+        f'{{"log":{json.dumps(one)},"stream":"stdout","time":"2026-01-01T00:00:00Z"}}'
+        for one in ("password:\n", f"  {S}\n")
+    ),
+    **{
+        f"prefix {prefix}": "\n".join(prefix + one for one in ("INFO x", "password:", f"  {S}"))
+        for prefix in (
+            "vllm-1  | ",
+            "[pod/vllm-0/vllm] ",
+            "vllm-0 vllm ",
+            "Jan 01 10:00:00 h vllm[12]: ",
+            "2026-01-01T00:00:00.123Z ",
+            "0: ",
+            "(RayWorkerWrapper pid=12, ip=x) ",
+        )
+    },
+    "two containers": f"a-1 | INFO x\nb-1 | INFO x\na-1 | password:\nb-1 | INFO y\na-1 |   {S}",
+    "signs that look alike": f"INFO password\uff1a{S} token → {WORD}\n│ HF_TOKEN │ {S} │",
+    "C1 colour": f"INFO pass\x9b1mword={S} passx\x08word={S}",
+    "zeros between": f"INFO cmd vllm\0serve\0--api-key\0{S}\0--port\0001",
+    "percent twice": f"INFO x=https%3A%2F%2Fu%3A{S}%40h%2F and token%253D{S}%2526",
+    "octal": f"INFO pass\\167ord={S}",
+    "a quote over lines": f'INFO cfg\ntoken = """\n{S}\n"""\npassword: "x{S} \\\n  {WORD}"',
+    "bytes pair": f"INFO [(b'x-api-key', b'{S}')]",
+    "json pairs": json.dumps({"headers": [["x-api-key", S]], "h": [{"header": "token", "val": S}]}),
+    "json environment": json.dumps({"env": {"ANYTHING": S}}),
+    "cookies": f"> Cookie: sid=x; theme={S}\n< Set-Cookie: a={WORD}; Path=/",
+    "query of a path": f'INFO "GET /cb?code={S}&state={WORD} HTTP/1.1" 200',
+    "key of an environment": f"NGC_CLI_KEY={S}\nauthKey={WORD}",
+    "camel": f"INFO {{'accessToken': '{S}', 'userPwd': '{WORD}'}}",
+    "names of two words": f"INFO Secret Key = {S} Pass Phrase: {WORD}",
+    "sentences": f"INFO Incorrect API key provided: {S}. set password to {WORD}",
+    "typed": f"    api_key: str = '{S}'\n    token: Optional[str] = '{WORD}'",
+    "other equals": f"INFO password := {S} token != {WORD} api_key=={S}",
+    "tags": f"token: !x {S}\nauth: &a {WORD}",
+    "Secret": f"stringData:\n  foo: {S}",
+    "SQL": f"INFO IDENTIFIED BY '{S}'",
+    "literal": f"+ kubectl create secret generic x --from-literal=a={S}",
+    "crypt": f"admin:$apr1${R[:8]}$MARKabcdefgh/\nroot:$6${R[:8]}$MARK/abc",
+    "prompts": f"u@h's password: {S}\nPassword for u: {WORD}\nEnter passphrase for key 'x': {S}",
+    "NCCL": f"NCCL INFO NCCL_SECRET set by environment to {S}",
+    "env_vars": f"INFO runtime_env={{'env_vars': {{'ANYTHING': '{S}'}}}}",
+    "any scheme": f"INFO Authorization: ApiKey {S}",
+    "dots, arrows, marks": f"HF_TOKEN....: {S}\nTOKEN ===> {S}\n**password**: {S}\n`token` | `{S}`",
+    "an escaped quote inside": f'INFO {{"password": "ab\\"{S}", "x": 1}} pw=\'it\\\'s {WORD}\'',
+    "a comma inside": f"INFO password=abc,d;{S} next",
+    "form": f'form-data; name="password"\n\n{S}\n--x',
+    "between name and value": f"- name: HF_TOKEN\n  optional: true\n  value: {S}",
+    "later kinds of tokens": "INFO gsk_MARKabcdefghijklmnop pplx-MARKabcdefghijklmnop hvs.MARKabcdefghijklmnop",
     "cri parts": f"2026-01-01T00:00:00Z stdout P api_key={S[:4]}\n2026-01-01T00:00:00Z stdout F {S[4:]}",
     "env pair": f"INFO env {{'name': 'HF_TOKEN', 'value': '{S}'}}",
     "env pair, value first": f'INFO env {{"value": "{S}", "name": "HF_TOKEN"}}',
@@ -272,6 +322,29 @@ def test_a_secret_of_one_file_is_blanked_in_all(tmp_path: Path) -> None:
     (tmp_path / "a.log").write_text(f"hello {WORD} and {encoded} and {WORD.encode().hex()}\n")
     held = archive(tmp_path, deployment=[tmp_path / "s.yaml"], server_logs=[tmp_path / "a.log"])
     assert "hello *** and *** and ***" in held["x/server-logs/1.log"]
+
+
+@pytest.mark.parametrize(
+    "named", ["password=swordfish", "{'password': 'swordfish'}", "+ x --api-key swordfish"]
+)
+def test_an_ordinary_word_that_is_named_once_is_blanked_everywhere(
+    named: str, tmp_path: Path
+) -> None:
+    (tmp_path / "a.log").write_text(f"INFO he typed swordfish\nINFO {named}\nINFO auth: refused\n")
+    (tmp_path / "b.log").write_text("INFO swordfish was refused\n")
+    held = archive(tmp_path, server_logs=[tmp_path / "a.log", tmp_path / "b.log"])
+    assert "swordfish" not in "".join(held.values())
+    assert "*** was refused" in held["x/server-logs/2.log"]
+
+
+def test_a_log_that_is_cut_off_or_none(tmp_path: Path) -> None:
+    packed = gzip.compress(f"INFO started\nINFO token={S}\n".encode() * 2000)
+    (tmp_path / "a.log").write_bytes(packed[:-200])
+    (tmp_path / "b.log").write_bytes(bytes(range(128, 256)) * 99)
+    held = archive(tmp_path, server_logs=[tmp_path / "a.log", tmp_path / "b.log"])
+    left = json.loads(held["x/record.json"])["left_out"]
+    assert "reading stopped early" in left[0] and left[1] == "server-logs/2.log: no text"
+    assert "INFO started" in held["x/server-logs/1.log"]
 
 
 def test_the_environment_by_names_and_shapes(

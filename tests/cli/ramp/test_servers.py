@@ -10,6 +10,33 @@ from typing import Any
 
 import pytest
 
+from tests.cli.ramp.bad_answers import (
+    aborted,
+    bomb,
+    continued,
+    cut,
+    deep,
+    drip,
+    endless,
+    endless_headers,
+    error_event,
+    huge_usage,
+    ids_alone,
+    named_error_event,
+    no_done,
+    no_end,
+    no_http,
+    no_ids,
+    no_text,
+    no_usage,
+    of_two,
+    other_model,
+    page,
+    redirect,
+    short,
+    usage_alone,
+    wrong_types,
+)
 from tests.cli.ramp.process import Finished, ramp
 from tests.cli.ramp.stub import HEAD, MODEL, Handler, Stub, stub_server
 
@@ -42,135 +69,6 @@ def whole_but(change: Callable[[Handler, dict[str, Any]], None]) -> Stub:
         return True
 
     return Stub(answer=answer)
-
-
-def redirect(handler: Handler, body: Any = None) -> None:
-    handler.send_response(307)
-    handler.send_header("Location", "http://127.0.0.1:9/v1/completions")
-    handler.send_header("Content-Length", "0")
-    handler.end_headers()
-
-
-def error_event(handler: Handler, body: dict[str, Any]) -> None:
-    handler.begin_stream()
-    handler.token()
-    handler.chunk('data: {"error": {"message": "EngineCore encountered an issue"}}\n\n')
-    handler.chunk("data: [DONE]\n\n")
-    handler.wfile.write(b"0\r\n\r\n")
-
-
-def named_error_event(handler: Handler, body: dict[str, Any]) -> None:
-    handler.begin_stream()
-    handler.token()
-    handler.chunk('event: error\ndata: {"message": "gone"}\n\n')
-    handler.wfile.write(b"0\r\n\r\n")
-
-
-def no_end(handler: Handler, body: dict[str, Any]) -> None:
-    handler.begin_stream()
-    for _ in range(body["max_tokens"]):
-        handler.token()
-    handler.end_stream(8, body["max_tokens"])
-
-
-def no_done(handler: Handler, body: dict[str, Any]) -> None:
-    handler.begin_stream()
-    for n in range(body["max_tokens"]):
-        handler.token("length" if n == body["max_tokens"] - 1 else None)
-    handler.end_stream(8, body["max_tokens"], done=False)
-
-
-def short(handler: Handler, body: dict[str, Any]) -> None:
-    handler.begin_stream()
-    handler.token()
-    handler.token("stop")
-    handler.end_stream(8, 2)
-
-
-def usage_alone(handler: Handler, body: dict[str, Any]) -> None:
-    handler.begin_stream()
-    handler.token("length")
-    handler.end_stream(8, body["max_tokens"])
-
-
-def no_text(handler: Handler, body: dict[str, Any]) -> None:
-    handler.begin_stream()
-    handler.event(choices=[{"index": 0, "text": "", "finish_reason": "length"}])
-    handler.end_stream(8, body["max_tokens"])
-
-
-def no_ids(handler: Handler, body: dict[str, Any]) -> None:
-    handler.begin_stream()
-    handler.event(choices=[{"index": 0, "text": "abcdefgh", "finish_reason": "length"}])
-    handler.end_stream(8, body["max_tokens"])
-
-
-def other_model(handler: Handler, body: dict[str, Any]) -> None:
-    handler.begin_stream()
-    for n in range(6):
-        handler.token("length" if n == 5 else None)
-    handler.event(model="another", choices=[])
-    handler.end_stream(8, 6)
-
-
-def aborted(handler: Handler, body: dict[str, Any]) -> None:
-    handler.begin_stream()
-    for n in range(6):
-        handler.token("abort" if n == 5 else None)
-    handler.end_stream(8, 6)
-
-
-def cut(handler: Handler, body: dict[str, Any]) -> None:
-    handler.begin_stream()
-    handler.token()
-    handler.hang_up()
-
-
-def drip(handler: Handler, body: dict[str, Any] | None = None) -> None:
-    handler.send_response(200)
-    handler.end_headers()
-    for _ in range(200):
-        handler.wfile.write(b" ")
-        handler.wfile.flush()
-        time.sleep(0.1)
-
-
-def deep(handler: Handler, body: dict[str, Any] | None = None) -> None:
-    handler.begin_stream()
-    handler.chunk("data: " + "[" * 200_000 + "\n\n")
-    handler.wfile.write(b"0\r\n\r\n")
-
-
-def wrong_types(handler: Handler, body: dict[str, Any]) -> None:
-    handler.begin_stream()
-    choice = {"index": 0, "text": 5, "token_ids": "x", "finish_reason": ["length"]}
-    handler.chunk(f"data: {json.dumps(HEAD | {'choices': [choice]})}\n\n")
-    handler.wfile.write(b"0\r\n\r\n")
-
-
-def huge_usage(handler: Handler, body: dict[str, Any]) -> None:
-    handler.begin_stream()
-    for n in range(6):
-        handler.token("length" if n == 5 else None)
-    handler.chunk('data: {"usage": {"prompt_tokens": ' + "9" * 6000 + "}}\n\n")
-    handler.wfile.write(b"0\r\n\r\n")
-
-
-def endless(handler: Handler, body: dict[str, Any]) -> None:
-    handler.begin_stream()
-    while True:
-        handler.chunk("data: " + "x" * 100_000)
-
-
-def bomb(handler: Handler, body: dict[str, Any] | None = None) -> None:
-    import gzip
-
-    data = gzip.compress(b" " * (64 << 20))
-    handler.send_response(200)
-    handler.send_header("Content-Encoding", "gzip")
-    handler.send_header("Content-Length", str(len(data)))
-    handler.end_headers()
-    handler.wfile.write(data)
 
 
 def ends_well_but(odd: Callable[[Handler], None], prompt_tokens: int = 8) -> Any:
@@ -210,6 +108,7 @@ ODD = {
         "stream error",
     ),
     "negative token": (ends_well_but(choice(token_ids=[-1])), "stream error"),
+    "an error in a choice": (ends_well_but(choice(error={"message": "boom"})), "stream error"),
     "another choice": (ends_well_but(choice(index=3)), "stream error"),
     "a model that is no name": (
         ends_well_but(lambda handler: handler.event(model=5, choices=[])),
@@ -247,6 +146,12 @@ def test_a_whole_answer_with_something_odd_is_a_failure(tmp_path: Path, name: st
         (huge_usage, "wrong answer"),
         (endless, "wrong answer"),
         (bomb, "wrong answer"),
+        (of_two, "wrong answer"),
+        (no_usage, "usage"),
+        (page, "cut stream"),
+        (endless_headers, "connection"),
+        (continued, "timeout"),
+        (no_http, "connection"),
     ],
 )
 def test_one_bad_answer_is_a_failure(
@@ -287,7 +192,15 @@ def test_a_health_that_drips_is_not_waited_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("started", 2000.0), ("version", "0.33.0"), ("created", 6)]
+    ("field", "value"),
+    [
+        ("started", 2000.0),
+        ("started", 1.0),
+        ("version", "0.33.0"),
+        ("created", 6),
+        ("root", "/another"),
+        ("max_model_len", 90_000),
+    ],
 )
 def test_a_restart_in_the_middle_is_seen(tmp_path: Path, field: str, value: Any) -> None:
     stub = Stub()
@@ -302,6 +215,40 @@ def test_a_restart_in_the_middle_is_seen(tmp_path: Path, field: str, value: Any)
     assert (found.code, found.document["verdict"]) == (1, "failed")
     assert "another server answers" in found.document["changed"]
     assert found.document["levels_not_run"]
+
+
+def test_a_page_is_no_health(tmp_path: Path) -> None:
+    found = run(tmp_path, Stub(get={"/health": page}))
+    assert found.code == 0 and "the server's own health (no /health)" in found.document["not_shown"]
+
+
+def test_a_stream_with_comments_other_line_ends_and_no_length(tmp_path: Path) -> None:
+    def change(handler: Handler, body: dict[str, Any]) -> None:
+        handler.close_connection = True
+        handler.wfile.write(b"HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
+        choices = [{"index": 0, "text": "x", "token_ids": [1]}] * 5
+        choices.append(choices[0] | {"finish_reason": "length"})
+        events = [HEAD | {"choices": [one]} for one in choices]
+        events.append(HEAD | {"choices": [], "usage": {"prompt_tokens": 8, "completion_tokens": 6}})
+        for one in [*map(json.dumps, events), "[DONE]"]:
+            handler.wfile.write(f": ping\r\n\r\ndata:{one}\r\n\r\n".encode())
+
+    assert run(tmp_path, whole_but(change)).code == 0
+
+
+def test_one_token_repeated_is_said(tmp_path: Path) -> None:
+    def answer(handler: Handler, number: int, body: dict[str, Any]) -> bool:
+        handler.begin_stream()
+        count = body["max_tokens"]
+        for n in range(count):
+            of_load = isinstance(body["prompt"], list)
+            handler.token("length" if n == count - 1 else None, 0 if of_load else n + 1)
+        handler.end_stream(len(body["prompt"]), count)
+        return True
+
+    found = run(tmp_path, Stub(answer=answer, every=True), "--osl", "20")
+    assert found.code == 0
+    assert any("4 answers of the load are no garbage" in one for one in found.document["not_shown"])
 
 
 def test_a_death_after_the_last_request_is_seen(tmp_path: Path) -> None:
@@ -422,3 +369,20 @@ def test_what_cannot_be_written_is_said_before_the_load(tmp_path: Path) -> None:
 def test_no_server(tmp_path: Path) -> None:
     found = ramp(tmp_path, "http://127.0.0.1:9", MODEL, *WORDS)
     assert (found.code, found.document["verdict"]) == (1, "inconclusive")
+
+
+def test_token_ids_without_text_are_no_shown_answer(tmp_path: Path) -> None:
+    found = run(tmp_path, whole_but(ids_alone))
+    assert found.code == 0 and "1 answer of the load" in found.document["not_shown"][0]
+
+    def every(handler: Handler, number: int, body: dict[str, Any]) -> bool:
+        ids_alone(handler, body)
+        return True
+
+    found = run(tmp_path, Stub(answer=every))
+    assert (found.code, found.counts) == (1, [(2, 4, 0)])
+    assert found.document["verdict"] == "inconclusive"
+    assert "4 answers with token ids and no text" in found.document["sentence"]
+    # A server without a detokenizer never sends text; its ids are compared before and after.
+    found = run(tmp_path, Stub(text=""))
+    assert found.code == 0 and any("are text" in one for one in found.document["not_shown"])

@@ -123,6 +123,21 @@ def test_a_stack_is_folded_and_opens_without_a_script(chrome: Browser, page: Pat
     )
 
 
+PICTURE = Path(__file__).resolve().parents[3] / "docs" / "report.png"
+LARGEST_PICTURE = 200_000
+
+
+def test_the_picture_in_the_readme(chrome: Browser, page: Path, tmp_path: Path) -> None:
+    """`make picture` has it made anew."""
+    made = PICTURE if os.environ.get("HISPARSE_TEST_PICTURE") else tmp_path / "report.png"
+    opened = chrome.open(page, width=1000, height=680)
+    opened.screenshot(made, whole=False)
+    assert made.stat().st_size < LARGEST_PICTURE
+    # Width and height, where PNG has them. The fonts may be others here.
+    assert PICTURE.read_bytes()[16:24] == made.read_bytes()[16:24]
+    assert PICTURE.stat().st_size < LARGEST_PICTURE
+
+
 def test_without_a_browser_the_failure_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -162,12 +162,13 @@ def test_a_hot_loop_is_counted_and_not_listed(tmp_path: Path, way: str) -> None:
     powers = [(10**n, False) for n in range(4)]
     # A forked child of multiprocessing leaves by `os._exit`: its last counts are those of the
     # powers of ten.
-    last = [] if way == "fork" else [(1234, True)], [] if way == "fork" else [(7, True)]
+    forked = way in ("fork", "forkserver")
+    last = [] if forked else [(1234, True)], [] if forked else [(7, True)]
     assert sorted(by_site.values()) == sorted([[*powers, *last[0]], [powers[0], *last[1]]])
     found = read_evidence([tmp_path / "evidence"])
     assert found.problems == []
     counted = sum(sum(one.misses.values()) for one in found.processes)
-    assert counted == (1001 if way == "fork" else 1241)
+    assert counted == (1001 if forked else 1241)
 
 
 # Before the log --------------------------------------------------------------------------------

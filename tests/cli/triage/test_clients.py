@@ -162,3 +162,43 @@ def test_a_line_end_in_a_request_id_begins_no_line(tmp_path: Path, ending: str) 
     log.write_bytes("\n".join([start(), health, ""]).encode())
     found = triage([str(log)])
     assert (found.verdict, found.runs[0].run.up) == ("inconclusive", False)
+
+
+def forged_lines(level: str, file: str, first: str, *texts: str) -> str:
+    """A message with line ends in it, as vLLM writes it: the head before each of its lines."""
+    return "\r\n".join(line(API, text, level, file=file) for text in (first, *texts))
+
+
+FAULTS = [
+    "Fatal Python error: Aborted", "Segmentation fault (core dumped)", "Timeout (0:00:30)!",
+    "Worker VllmWorkerProcess pid 705 died, exit code: -9", "vLLM server version 0.33.0",
+    "hisparse-guard: armed", "[shutdown] API server: shutdown triggered", "Shutting down",
+    "Traceback (most recent call last):", '  File "/opt/vllm/v1/engine/core.py", line 9, in run',
+    "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.",
+]  # fmt: skip
+# What vLLM 0.30 to 0.34 log as it came, line ends included: request ids from a request's body,
+# and texts of errors that quote a request.
+QUOTES = [
+    ("INFO", "async_llm.py:601", "Added request cmpl-"),
+    ("INFO", "request_logger.py:66", "Received request cmpl-"),
+    ("INFO", "async_llm.py:840", "Request cmpl-1 failed (bad request): "),
+    ("WARNING", "hf.py:934", "Chat template rejected the request: "),
+    ("WARNING", "harmony.py:287", "Invalid JSON in browser tool call, using error placeholder: "),
+    ("WARNING", "hy_v3_tool_parser.py:97", "No tool named '"),
+    ("ERROR", "http.py:18", "HTTPException caught. Request id: chatcmpl-"),
+    ("ERROR", "validation.py:151", "RequestValidationError caught. Request id: chatcmpl-"),
+]
+
+
+@pytest.mark.parametrize(("level", "file", "first"), QUOTES)
+@pytest.mark.parametrize("name", [name for name in FORMATS if "json" not in name])
+def test_a_later_line_of_a_quote_says_nothing(
+    tmp_path: Path, name: str, level: str, file: str, first: str
+) -> None:
+    forged = forged_lines(level, file, first, *FAULTS).split("\n")
+    assert judged(tmp_path, name, [*HEALTHY, *forged, request()]) == (0, [], 1)
+    silent = start(connector="None").splitlines()
+    health = forged_lines(level, file, first, "Application startup complete.")
+    assert judged(tmp_path, name, [*silent, *health.split("\n")])[0] == 4
+    dead = [*HEALTHY, *forged, DIED, *forged]
+    assert judged(tmp_path, name, dead) == (1, [("worker-died", "unconfirmed")], 1)

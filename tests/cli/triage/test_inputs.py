@@ -33,7 +33,7 @@ ROWS: list[tuple[str, int, list[tuple[str, str]]]] = [
     ("world-size-of-5000-digits.log", 0, []),
     ("ray-worker-died-033.log", 1, [("worker-died", "unconfirmed")]),
     ("messages-500.log", 4, []),
-    ("xid-31.log", 1, [("gpu-memory-fault", "proven")]),
+    ("xid-31.log", 1, [("gpu-memory-fault", "likely")]),
     ("no-token-for-minutes.log", 1, [("hang-under-load", "likely")]),
     ("api-server-died-at-start.log", 1, [("never-came-up", "unconfirmed")]),
     ("process-traceback.log", 1, [("engine-died", "unconfirmed")]),

@@ -387,6 +387,9 @@ def test_a_restart_that_nobody_asked_for_is_not_health(tmp_path: Path) -> None:
     assert found.exit_code == 4
     told = "(APIServer pid=588) INFO:     Shutting down"
     log.write_text("\n".join([*first, told, *second, ""]))
+    assert triage([str(log)]).exit_code == 4
+    done = "(APIServer pid=588) INFO:     Application shutdown complete."
+    log.write_text("\n".join([*first, told, done, *second, ""]))
     assert triage([str(log)]).exit_code == 0
 
 
