@@ -46,13 +46,13 @@ def _module(path: Path, folder: str) -> str:
 
 
 def _replacing(names: Iterable[str], modules: Iterable[str]) -> re.Pattern[bytes]:
-    """`module.name = …`, the same of its `__code__`, and names and modules written as text."""
+    """`module.name = …`, the same of its `__code__`, a name written as text, a module replaced."""
     any_name = "|".join(map(re.escape, sorted(names)))
     last = "|".join(sorted({module.rpartition(".")[2] for module in modules} - {"config", "vllm"}))
     whole = "|".join(map(re.escape, sorted(modules)))
     return re.compile(
         rf"\.(?:{any_name})(?:\.__\w+__)?\s*=[^=]"
         rf"|[\"'](?:[\w.]+[.:])?(?:{any_name})[\"']"
-        rf"|[\"'](?:{whole})[\"']"
+        rf"|\bmodules\[\s*[\"'](?:{whole})[\"']\s*\]\s*=[^=]"
         rf"|\b(?:{last})\.__(?:dict|class)__".encode()
     )

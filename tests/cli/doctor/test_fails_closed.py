@@ -50,13 +50,24 @@ LAST_ANSWER = "    return backend, allow_trtllm_fallback\n"
             "unknown",
             "in more than one way",
         ),
+        (
+            DEF_RESOLVER,
+            "def cache(f):\n    return None\n\n\n@cache\n" + DEF_RESOLVER,
+            "unknown",
+            "is decorated with cache",
+        ),
+        (
+            DEF_RESOLVER,
+            f'setattr(sys, "_resolve_fi_ar_backend", None)\n\n\n{DEF_RESOLVER}',
+            "unknown",
+            "it calls setattr",
+        ),
         *(
             (DEF_RESOLVER, f"{code}\n\n\n{DEF_RESOLVER}", "unknown", "in more than one way")
             for code in (
                 "(_resolve_fi_ar_backend := None)",
                 "try:\n    pass\nexcept OSError as _resolve_fi_ar_backend:\n    pass",
                 "match 1:\n    case _resolve_fi_ar_backend:\n        pass",
-                'setattr(sys, "_resolve_fi_ar_backend", None)',
                 'vars()["_resolve_fi_ar_backend"] = None',
             )
         ),
@@ -238,3 +249,21 @@ def test_names_do_not_reach_a_terminal_raw(tree: Path, bundle: Path) -> None:
     )
     assert done.returncode == 1 and b"Traceback" not in done.stderr, done
     assert b"\x1b" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from vllm.distributed.device_communicators import flashinfer_all_reduce as fi\n"
+        "fi._resolve_fi_ar_backend = None\n",
+        "import sys\nsys.modules['vllm.config'] = None\n",
+        "NAME = '_resolve_fi_ar_backend'\n",
+    ],
+)
+def test_other_code_that_replaces_what_the_guard_patches(
+    tree: Path, bundle: Path, code: str
+) -> None:
+    (tree / "vllm" / "replacing.py").write_text(code)
+    result = doctor(bundle, tree)
+    assert "replacing.py has" in said(result, "patches")
+    assert result.verdict.advice == "cannot tell"

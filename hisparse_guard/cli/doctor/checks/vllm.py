@@ -93,8 +93,8 @@ def signs(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 "unknown",
                 "signs",
-                f"FlashInfer's workspace is also named in {_first(others)}: one made there may pass "
-                "the guard by",
+                f"FlashInfer's workspace is also named in {_first(others)}: one made there may "
+                "pass the guard by",
             )
 
 
