@@ -13,6 +13,7 @@ from hisparse_guard.cli.inject import stream
 from hisparse_guard.cli.inject.nodes import MAX_CHARACTERS, Refused, shown
 from hisparse_guard.cli.inject.objects import Selector
 from hisparse_guard.cli.inject.plan import EVIDENCE_DIR, Guard
+from hisparse_guard.cli.known_settings import misspelt
 from hisparse_guard.runtime import settings as known
 
 NOTHING = 3
@@ -81,8 +82,8 @@ def _variables(settings: Sequence[str]) -> dict[str, str]:
         if "\0" in value:
             raise Refused(f"--setting {shown(name)}: a value cannot hold a NUL character")
         _, problems = known.read_settings({variable: value})
-        if problems:
-            raise Refused(f"--setting {shown(setting)}: {problems[0]}")
+        if problem := misspelt(variable) or next(iter(problems), None):
+            raise Refused(f"--setting {shown(setting)}: {problem}")
         variables[variable] = value
     return variables
 

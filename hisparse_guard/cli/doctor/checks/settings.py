@@ -7,16 +7,15 @@ from pathlib import Path
 
 from hisparse_guard.cli.doctor.checks.flashinfer import can_make
 from hisparse_guard.cli.doctor.model import Facts, Finding
-from hisparse_guard.runtime.settings import CHOICES, EVIDENCE_DIR, PREFIX, read_settings
+from hisparse_guard.cli.known_settings import misspelt
+from hisparse_guard.runtime.settings import EVIDENCE_DIR, PREFIX, read_settings
 from hisparse_guard.runtime.telemetry import evidence
 
 
 def settings(facts: Facts) -> Iterator[Finding]:
     chosen, problems = read_settings(facts.environment)
-    names = [EVIDENCE_DIR, *(PREFIX + name for name in CHOICES)]
     for variable in sorted(facts.environment):
-        if variable.startswith(PREFIX) and variable not in names:
-            text = f"{variable} has no effect: the settings are {', '.join(names)}"
+        if text := misspelt(variable):
             yield Finding("fix", "settings", text)
     for problem in problems:
         yield Finding("fix", "settings", problem)
