@@ -21,7 +21,7 @@ try:
     # Python makes PYTHONPATH's entries absolute, but not what a chainer in front has put on the
     # path since. One that runs us without a path entry goes on to the next by itself.
     _here = os.path.abspath(os.path.dirname(__file__))
-    _path = [isinstance(entry, str) and os.path.abspath(entry) for entry in sys.path]
+    _path = sys.path if _here in sys.path else [os.path.abspath(str(e)) for e in sys.path]
     _behind = sys.path[_path.index(_here) + 1 :] if _here in _path else []
     if any(ask_finders("sitecustomize", _behind)):
         from hisparse_guard.runtime import chain

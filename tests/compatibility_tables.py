@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tests.runtime.telemetry.kernel_classes import CLASSES
 from tests.support.interpreters import SUPPORTED
 
 CONFORMANCE = "tests/conformance/test_conformance.py::"
@@ -243,15 +244,6 @@ OTHERS = Table(
 
 KERNEL = "tests/runtime/telemetry/test_kernel_class.py::test_releases"
 FI_TEST = "tests/conformance/test_flashinfer_releases.py::"
-CLASSES = {
-    "0.6.10": "waits",
-    "0.6.12": "waits",
-    "0.6.13": "races",
-    "0.6.18.post1": "races",
-    "0.7.0.post1": "races",
-    "0.7.2.post1": "races",
-    "0.7.4": "waits",
-}
 
 
 def _flashinfer(version: str) -> tuple[Cell | None, ...]:

@@ -175,7 +175,8 @@ def workspace_made(workspace: Any, backend: Any, group: Any, failure: BaseExcept
     """vLLM made a workspace, or None of it came."""
     made = workspace_backend(workspace) or backend
     made = made if made is None or type(made) is str else repr(made)
-    reason = None if failure is None else repr(failure)
+    # One that was made has no failure: the exception is then one that vLLM handles meanwhile.
+    reason = None if failure is None or workspace is not None else repr(failure)
     _workspace("failed" if workspace is None else "made", made, None, group, reason)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.doctor.support import ALL_REDUCE, bare, doctor, edit, image, said
+from tests.cli.doctor.support import ALL_REDUCE, bare, doctor, edit, image, metadata, said
 from tests.support.environments import vllm_release
 
 DEF_RESOLVER = "def _resolve_fi_ar_backend(group: ProcessGroup) -> tuple[str | None, bool]:"
@@ -266,4 +266,21 @@ def test_other_code_that_replaces_what_the_guard_patches(
     (tree / "vllm" / "replacing.py").write_text(code)
     result = doctor(bundle, tree)
     assert "replacing.py has" in said(result, "patches")
+    assert result.verdict.advice == "cannot tell"
+
+
+def test_a_package_whose_modules_are_found_elsewhere(tree: Path, bundle: Path) -> None:
+    edit(tree, "import", "__path__.append('/opt/other')\nimport", "vllm/config/__init__.py")
+    result = doctor(bundle, tree)
+    assert "__path__.append(" in said(result, "patches")
+    assert result.verdict.advice == "cannot tell"
+
+
+@pytest.mark.parametrize("group", ["general_plugins", "platform_plugins"])
+def test_a_plugin_that_makes_a_workspace_of_its_own(tree: Path, bundle: Path, group: str) -> None:
+    (tree / "other.py").write_text("comm.create_allreduce_fusion_workspace()\n")
+    home = metadata(tree, "other", "1", files="other.py")
+    (home / "entry_points.txt").write_text(f"[vllm.{group}]\nother = other:register\n")
+    result = doctor(bundle, tree)
+    assert "a plugin that vLLM loads names FlashInfer's workspace" in said(result, "signs")
     assert result.verdict.advice == "cannot tell"

@@ -209,3 +209,22 @@ def test_evidence_is_written_before_the_log_line(
     assert process.wait(60) == -signal.SIGKILL, f"no log line {text!r}"
     written = [(line["event"], line.get(field[0])) for line in lines(tmp_path)]
     assert (event, field[1]) in written
+
+
+WHILE_HANDLING = """
+import vllm.config
+import vllm.distributed.device_communicators.flashinfer_all_reduce as fi
+
+with vllm.config.set_current_vllm_config(vllm.config.config()):
+    pass
+try:
+    raise OSError("no matter of the workspace's")
+except OSError:
+    fi.get_fi_ar_workspace(None)
+"""
+
+
+def test_a_workspace_made_while_an_exception_is_handled_is_no_failure(tmp_path: Path) -> None:
+    assert start(tmp_path, WHILE_HANDLING).wait(60) == 0
+    made = [line for line in lines(tmp_path) if line["event"] == "workspace"]
+    assert [(line["state"], line["error"]) for line in made] == [("made", None), ("verified", None)]

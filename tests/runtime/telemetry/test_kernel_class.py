@@ -10,18 +10,10 @@ from pathlib import Path
 import pytest
 
 from hisparse_guard.runtime.telemetry.build_class import KERNEL_FILE, Kernel, kernel_class
+from tests.runtime.telemetry.kernel_classes import CLASSES
 from tests.support import flashinfer
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "kernel-class.md"
-CLASSES = {
-    "0.6.10": "waits",
-    "0.6.12": "waits",
-    "0.6.13": "races",
-    "0.6.18.post1": "races",
-    "0.7.0.post1": "races",
-    "0.7.2.post1": "races",
-    "0.7.4": "waits",
-}
 OLD, RACES, WAITS = "0.6.12", "0.7.2.post1", "0.7.4"
 EVERY_SHAPE = pytest.mark.parametrize("version", [OLD, RACES, WAITS])
 
