@@ -83,9 +83,11 @@ def test_every_log_line_is_documented() -> None:
     levels = {"DEBUG", "INFO", "WARNING", "ERROR"}
     beginnings = []
     for node in ast.walk(ast.parse(Path(messages.__file__).read_text())):
-        if not isinstance(node, ast.Return) or not isinstance(node.value, ast.Tuple):
-            continue
-        text = node.value.elts[1]
+        text: ast.AST | None = None
+        if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):
+            text = node.value.elts[1]
+        elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "text":
+            text = node.value
         first = text.values[0] if isinstance(text, ast.JoinedStr) else text
         if isinstance(first, ast.Constant):
             beginnings.append(str(first.value).rstrip(" (")[:40])

@@ -84,7 +84,7 @@ def create_workspace(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any
         # 0.30 and 0.31 do not know "no backend" and would ask FlashInfer for None.
         none_chosen = backend is None and state.chose_none(group)
     if refused:
-        raise RuntimeError(telemetry.REFUSAL)
+        raise RuntimeError(telemetry.messages.REFUSAL)
     if none_chosen:
         return None
     workspace = None
@@ -124,7 +124,7 @@ def get_workspace(kind: str) -> Callable[..., Any]:
             if state.is_settled(workspace, group):
                 patching.switch(False, wrapped)
         if refused:
-            raise RuntimeError(telemetry.REFUSAL)
+            raise RuntimeError(telemetry.messages.REFUSAL)
         return workspace
 
     return wrapper

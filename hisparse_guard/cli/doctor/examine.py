@@ -23,6 +23,7 @@ from hisparse_guard.cli.doctor.checks.variables import ray, variables
 from hisparse_guard.cli.doctor.checks.vllm import build, patches, signs, vllm
 from hisparse_guard.cli.doctor.checks.way_in import check_way_in, sitecustomize, to_inject, way_in
 from hisparse_guard.cli.doctor.checks.wrapt import wrapt
+from hisparse_guard.cli.doctor.jit_cache import jit_cache
 from hisparse_guard.cli.doctor.model import BACKEND, Examination, Facts, Finding, Verdict
 from hisparse_guard.cli.doctor.signs import NO_FILE, read_signs
 from hisparse_guard.cli.doctor.verdict import judge
@@ -90,9 +91,16 @@ def _classified(facts: Facts) -> dict[str, Any] | None:
     host_mirror = module_and_source(facts) if facts.concerned else None
     return {
         "build": facts.build._asdict(),
-        "kernel": facts.kernel._asdict() if facts.kernel is not None else None,
+        "kernel": _kernel(facts),
         "mirror": host_mirror[0] if host_mirror is not None else None,
     }
+
+
+def _kernel(facts: Facts) -> dict[str, Any] | None:
+    if facts.kernel is None:
+        return None
+    suggestion = facts.jit_cache.suggestion if facts.jit_cache is not None else None
+    return {**facts.kernel._asdict(), "suggestion": suggestion}
 
 
 def _started(words: Sequence[str], environ: Mapping[str, str]) -> Started:
@@ -152,6 +160,7 @@ def _read(words: Sequence[str], started: Started, seen: Mapping[str, Any]) -> Fa
         folders=folders,
         build=build_class(folders),
         kernel=read_kernel(flashinfer_folders) if flashinfer_folders else None,
+        jit_cache=jit_cache(flashinfer_folders) if flashinfer_folders else None,
         signs=found,
         plugin_signs=read_signs(_plugin_folders(seen)),
         patches=_patches(folders),

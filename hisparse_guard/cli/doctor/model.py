@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from hisparse_guard.cli.doctor.callers import Call
+from hisparse_guard.cli.doctor.jit_cache import JitCache
 from hisparse_guard.cli.interpreter import Probe
 from hisparse_guard.cli.launchers import Started
 from hisparse_guard.runtime.settings import Settings
@@ -57,6 +58,7 @@ class Facts:
         probe: whether the guard gets into it.
         signs, plugin_signs: of vLLM's tree, and of the plugins that it loads.
         build, kernel: the labels; None where there is no vLLM, or no FlashInfer.
+        jit_cache: the compiled kernels that FlashInfer loads, if any.
         patches: per patch of the runtime, its name and why it cannot be applied (None: it can).
         calls: calls that do not pass what init resolved; None where that was not looked
             for, or could not be told; why, in `calls_unread`.
@@ -71,6 +73,7 @@ class Facts:
     folders: tuple[str, ...] = ()
     build: Build | None = None
     kernel: Kernel | None = None
+    jit_cache: JitCache | None = None
     signs: Signs = field(default_factory=Signs)
     plugin_signs: Signs = field(default_factory=Signs)
     patches: tuple[Finding, ...] = ()

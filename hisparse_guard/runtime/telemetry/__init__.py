@@ -15,10 +15,10 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Any
 
 import hisparse_guard
-from hisparse_guard.runtime.config_facts import ConfigFacts
 from hisparse_guard.runtime.decision import MNNVL, NONE, Decision, parse_answer
 from hisparse_guard.runtime.state import ENV_BACKEND, state, workspace_backend
 from hisparse_guard.runtime.telemetry import build_class, events, log, messages, process_facts
@@ -46,12 +46,10 @@ class _Recorder:
         self.evidence = EvidenceFile()
         # Another thread may have held the parent's when this process was forked.
         self.lock = threading.RLock()
-        # By content: the first record, how often it came, and the count that was written last.
-        self.counts: dict[Event, tuple[Event, list[int]]] = {}
+        # By content: the first record, and how often it came.
+        self.counts: dict[Event, tuple[Event, int]] = {}
         self.dropped = 0
         self.logged_armed = False
-        self.ended = False
-        self._armed: events.Armed | None = None
 
     def record(self, event: Event) -> bool:
         """Counts an event and writes it where its content is new; whether it is."""
@@ -60,61 +58,56 @@ class _Recorder:
             # The call site and what it got; not by which way and how long after.
             key = event._replace(stack=(), left_at=None, left_s=None)
         with self.lock:
-            counted = self.counts.get(key)
-            if counted is None:
-                capped = isinstance(event, (events.ContextMiss, events.Error))
-                if capped and len(self.counts) >= _MOST_DISTINCT:
-                    self.dropped += 1
-                    return False
-                self.counts[key] = (event, [1, 1])
-                self._write(event, 1)
-                return True
-            first, numbers = counted
-            numbers[0] += 1
-            if numbers[0] == numbers[1] * 10:
-                numbers[1] = numbers[0]
-                self._write(first, numbers[0])
-            return False
+            first, count = self.counts.get(key, (event, 0))
+            capped = isinstance(event, (events.ContextMiss, events.Error))
+            if capped and count == 0 and len(self.counts) >= _MOST_DISTINCT:
+                self.dropped += 1
+                return False
+            self.counts[key] = (first, count + 1)
+            if str(count + 1).rstrip("0") == "1":
+                self._write(first, count + 1)
+            return count == 0
 
     def end(self) -> None:
         with self.lock:
-            if self.ended or self.evidence.seq == 0:
-                return
-            self.ended = True
-            for event, (count, written) in self.counts.values():
-                if count != written:
-                    self._write(event, count, at_exit=True)
-            self._write(events.End(self.dropped), 1, at_exit=True)
+            if self.evidence.seq > 0:
+                for event, count in self.counts.values():
+                    if count > 1:
+                        self._write(event, count, at_exit=True)
+                self._write(events.End(self.dropped), 1, at_exit=True)
 
+    @cached_property
     def armed(self) -> events.Armed:
-        if self._armed is None:
-            self._armed = _describe_process(self.injected_via)
-        return self._armed
+        vllm, flashinfer = sys.modules.get("vllm"), sys.modules.get("flashinfer")
+        return events.Armed(
+            how=self.injected_via,
+            guard_version=hisparse_guard.__version__,
+            vllm_version=process_facts.package_version("vllm"),
+            flashinfer_version=process_facts.package_version("flashinfer"),
+            python=sys.version.split()[0],
+            build_class=build_class.build_class(getattr(vllm, "__path__", ())).label,
+            ppid=os.getppid(),
+            argv0=sys.argv[0] if getattr(sys, "argv", None) else None,
+            settings=state.read_settings()._asdict(),
+            environment={name: os.environ.get(name) for name in _REPORTED_VARIABLES},
+            kernel_class=build_class.kernel_class(getattr(flashinfer, "__path__", ())).label,
+        )
 
     def _write(self, event: Event, count: int, at_exit: bool = False) -> None:
-        settings = state.settings
-        if settings is None or settings.evidence_dir is None:
+        folder = state.settings.evidence_dir if state.settings is not None else None
+        if folder is None:
             return
         try:
             if self.evidence.seq == 0:
-                self.evidence.write(settings.evidence_dir, self.armed())
-                for facts in state.configs:
-                    self.counts.setdefault(facts, (facts, [1, 1]))
-                    self.evidence.write(settings.evidence_dir, facts)
-                if isinstance(event, ConfigFacts):
-                    return
-            self.evidence.write(settings.evidence_dir, event, count, at_exit)
+                self.evidence.write(folder, self.armed)
+            self.evidence.write(folder, event, count, at_exit)
         except OSError as error:
             # A full disk, a read-only folder, one that others may write to: logged once.
-            log.log(
-                logging.WARNING,
-                f"no evidence is written to HISPARSE_GUARD_EVIDENCE_DIR={settings.evidence_dir}: "
-                f"{error}; the server is not affected",
-            )
+            lost = f"no evidence is written to HISPARSE_GUARD_EVIDENCE_DIR={folder}: {error}"
+            log.log(logging.WARNING, f"{lost}; the server is not affected")
 
 
 _recorder = _Recorder("")
-REFUSAL = messages.REFUSAL
 
 
 def begin(injected_via: str) -> None:
@@ -132,20 +125,15 @@ def end() -> None:
 
 def config_noted() -> None:
     """A config with new content was noted in the state."""
-    if state.settings is not None:
-        for facts in list(state.configs):
-            if facts not in _recorder.counts:
-                _recorder.record(facts)
+    _record_configs()
     log.flush()
 
 
 def context_left(lost_patches: Iterable[str]) -> None:
     """A config context was left in a process that saw HiSparse."""
     for name in lost_patches:
-        _error(
-            f"{name} is not guarded any more: another tool took the patch off; set {ENV_BACKEND}"
-            "=trtllm and restart, or start that tool before vLLM is imported"
-        )
+        advice = f"set {ENV_BACKEND}=trtllm and restart, or start that tool before vLLM is imported"
+        _error(f"{name} is not guarded any more: another tool took the patch off; {advice}")
     if process_facts.global_rank()[0] is not None:
         _log_armed()
 
@@ -183,12 +171,10 @@ def workspace_made(workspace: Any, backend: Any, group: Any, failure: BaseExcept
 def workspace_given_out(kind: str, workspace: Any, group: Any) -> None:
     """A getter gave out a workspace under HiSparse."""
     backend, expected = workspace_backend(workspace), state.expected_backend(group)
-    if workspace is None:
-        if expected != NONE:
-            _workspace("failed", None, kind, group, None)
-        return
-    verified = backend is not None and backend == expected and backend != MNNVL
-    _workspace("verified" if verified else "made", backend, kind, group, None)
+    as_expected = backend is not None and backend == expected != MNNVL
+    what = "failed" if workspace is None else "verified" if as_expected else "made"
+    if what != "failed" or expected != NONE:
+        _workspace(what, backend, kind, group, None)
 
 
 def workspace_destroyed() -> None:
@@ -201,10 +187,7 @@ def internal_error(lost: str, error: Exception) -> None:
     _error(f"internal error: {lost}; please report this line", repr(error))
 
 
-def _workspace(
-    what: str, backend: str | None, kind: str | None, group: Any, reason: str | None
-) -> None:
-    settings = state.settings
+def _workspace(what: str, backend: Any, kind: str | None, group: Any, reason: str | None) -> None:
     event = events.Workspace(
         state=what,
         backend=backend,
@@ -213,7 +196,7 @@ def _workspace(
         error=reason,
         hisparse=state.hisparse,
         serves="vLLM's other all-reduce (custom or NCCL)" if what == "failed" else None,
-        mode=settings.mode if settings is not None else None,
+        mode=state.settings.mode if state.settings is not None else None,
         creation=state.creations,
         **process_facts.group_fields(group),
     )
@@ -237,8 +220,16 @@ def _error(message: str, detail: str | None = None) -> None:
     _record(event, messages.error(event))
 
 
+def _record_configs() -> None:
+    if state.settings is not None:
+        for facts in list(state.configs):
+            if facts not in _recorder.counts:
+                _recorder.record(facts)
+
+
 def _record(event: Event, line: messages.Line | None) -> None:
     # Evidence first: what the log tells of is on disk.
+    _record_configs()
     is_new = _recorder.record(event)
     if state.hisparse and not isinstance(event, events.Error):
         _log_armed()
@@ -247,36 +238,11 @@ def _record(event: Event, line: messages.Line | None) -> None:
 
 
 def _log_armed() -> None:
-    recorder = _recorder
-    if not recorder.logged_armed:
-        recorder.logged_armed = True
+    if not _recorder.logged_armed:
+        _recorder.logged_armed = True
         for problem in state.problems:
             _error(problem)
-        log.log(*messages.armed(recorder.armed(), *process_facts.global_rank()))
-
-
-def _describe_process(injected_via: str) -> events.Armed:
-    # One boundary for the labels: they read foreign source.
-    build = kernel = None
-    try:
-        build = build_class.build_class(sys.modules["vllm"].__path__).label
-        flashinfer = sys.modules.get("flashinfer")
-        kernel = build_class.kernel_class(flashinfer.__path__ if flashinfer else ()).label
-    except Exception as error:
-        logging.getLogger(log.LOGGER).debug("no build and kernel class: %r", error)
-    return events.Armed(
-        how=injected_via,
-        guard_version=hisparse_guard.__version__,
-        vllm_version=process_facts.package_version("vllm"),
-        flashinfer_version=process_facts.package_version("flashinfer"),
-        python=sys.version.split()[0],
-        build_class=build,
-        ppid=os.getppid(),
-        argv0=sys.argv[0] if getattr(sys, "argv", None) else None,
-        settings=state.read_settings()._asdict(),
-        environment={name: os.environ.get(name) for name in _REPORTED_VARIABLES},
-        kernel_class=kernel,
-    )
+        log.log(*messages.armed(_recorder.armed, *process_facts.global_rank()))
 
 
 def _plain(answer: Any) -> Any:

@@ -204,9 +204,5 @@ NAMES: dict[type[Any], str] = {
 def to_json(value: Any) -> Any:
     """A record, or what stands in one, as JSON's own types: a nested record becomes an object."""
     if hasattr(value, "_fields"):
-        return {name: to_json(getattr(value, name)) for name in value._fields}
-    if isinstance(value, (tuple, list)):
-        return [to_json(item) for item in value]
-    if isinstance(value, dict):
-        return {key: to_json(item) for key, item in value.items()}
-    return value
+        return {name: to_json(item) for name, item in value._asdict().items()}
+    return [to_json(item) for item in value] if isinstance(value, tuple) else value

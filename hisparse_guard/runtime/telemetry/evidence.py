@@ -31,14 +31,11 @@ class EvidenceFile:
         """
         self.seq += 1
         host = socket.gethostname()
-        name = NAMES[type(event)]
-        rank, size = global_rank()
-        envelope = Envelope(
-            *(SCHEMA, now(), name, host, self.pid, rank, size, self.start, self.seq, count, at_exit)
-        )
+        process = (host, self.pid, *global_rank(), self.start)
+        envelope = Envelope(SCHEMA, now(), NAMES[type(event)], *process, self.seq, count, at_exit)
         record = {**envelope._asdict(), **to_json(event)}
         line = json.dumps(record, separators=(",", ":"), default=repr) + "\n"
-        _check_folder(directory)
+        check_folder(directory)
         path = os.path.join(directory, f"hisparse-guard-{host}-{self.pid}.jsonl")
         # Opened for each line, which are few: nothing for a fork to share or to leak.
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -51,15 +48,14 @@ class EvidenceFile:
             os.close(descriptor)
 
 
-def _check_folder(directory: str) -> None:
+def check_folder(directory: str) -> None:
     """Makes the folder where it is missing; raises OSError where others could forge evidence in
     it."""
     os.makedirs(directory, mode=0o755, exist_ok=True)
     status = os.stat(directory)
-    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or status.st_uid not in (os.geteuid(), 0):
         raise PermissionError(
-            f"{directory} may be written to by others (mode {stat.S_IMODE(status.st_mode):04o}); "
-            "name a folder of the server's own in it, which the guard will create"
+            f"{directory} may be written to by others (owner {status.st_uid}, mode "
+            f"{stat.S_IMODE(status.st_mode):04o}); name a folder of the server's own in it, which "
+            "the guard will create"
         )
-    if status.st_uid not in (os.geteuid(), 0):
-        raise PermissionError(f"{directory} belongs to another user (uid {status.st_uid})")

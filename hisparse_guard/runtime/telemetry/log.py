@@ -3,6 +3,7 @@
 import logging
 import os
 from collections import deque
+from contextlib import suppress
 
 LOGGER = "vllm.hisparse_guard"
 PREFIX = "hisparse-guard: "
@@ -23,15 +24,14 @@ def log(level: int, text: str) -> None:
 
 def flush(last_chance: bool = False) -> None:
     """Logs what waits, if vLLM's log has handlers by now or this is the last chance."""
-    if not (last_chance or _is_configured()):
-        return
-    while True:
-        try:
-            level, text = _waiting.popleft()
-        except IndexError:
-            # Empty, by this thread or by another one.
-            return
-        logging.getLogger(LOGGER).log(level, "%s", text)
+    vllm = logging.getLogger("vllm")
+    # With VLLM_CONFIGURE_LOGGING=0 the operator's own handlers stand further up.
+    own = os.environ.get("VLLM_CONFIGURE_LOGGING", "1") == "0"
+    if last_chance or vllm.handlers or (own and vllm.hasHandlers()):
+        with suppress(IndexError):  # empty, by this thread or by another one
+            while True:
+                level, text = _waiting.popleft()
+                logging.getLogger(LOGGER).log(level, "%s", text)
 
 
 def forget() -> None:
@@ -39,10 +39,3 @@ def forget() -> None:
     parent's."""
     _waiting.clear()
     _logged.clear()
-
-
-def _is_configured() -> bool:
-    vllm = logging.getLogger("vllm")
-    # With VLLM_CONFIGURE_LOGGING=0 the operator's own handlers stand further up.
-    own = os.environ.get("VLLM_CONFIGURE_LOGGING", "1") == "0"
-    return bool(vllm.handlers) or (own and vllm.hasHandlers())

@@ -21,11 +21,10 @@ def global_rank() -> tuple[int | None, int | None]:
 def group_fields(group: Any) -> dict[str, Any]:
     """`group`, a torch process group or vLLM's own kind, as the evidence has it: this process's
     rank in it, its size, and torch's name for it; None where there is no group."""
-    rank = getattr(group, "rank", None)
     size = getattr(group, "world_size", None) or getattr(group, "size", None)
-    numbers = [value() if callable(value) else value for value in (rank, size)]
-    name = getattr(group, "group_name", None)
-    return {"group_rank": numbers[0], "group_size": numbers[1], "group": name}
+    numbers = (getattr(group, "rank", None), size)
+    rank, size = (value() if callable(value) else value for value in numbers)
+    return {"group_rank": rank, "group_size": size, "group": getattr(group, "group_name", None)}
 
 
 def rendezvous() -> str | None:

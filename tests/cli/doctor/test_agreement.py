@@ -41,7 +41,7 @@ import json
 import vllm
 
 from hisparse_guard.runtime import telemetry
-armed = telemetry._recorder.armed()
+armed = telemetry._recorder.armed
 print(json.dumps([armed.how, armed.build_class]))
 """
 

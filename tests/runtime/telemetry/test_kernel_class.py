@@ -48,7 +48,7 @@ def jit_cache(home: Path, version: str | None) -> None:
 @pytest.mark.parametrize("version", flashinfer.RELEASES)
 def test_releases(version: str) -> None:
     found = kernel_class([str(flashinfer.release(version) / "flashinfer")])
-    assert (found.label, found.suggestion) == (CLASSES[version], None)
+    assert found.label == CLASSES[version]
     assert found.reason
     assert "flashinfer" not in sys.modules
 
@@ -133,7 +133,7 @@ def test_a_shape_that_nobody_knows_is_unknown(
     tmp_path: Path, version: str, old: str, new: str
 ) -> None:
     found = kernel_class([package(tmp_path, replaced(text_of(version), old, new))])
-    assert (found.label, found.suggestion) == ("unknown", None)
+    assert found.label == "unknown"
 
 
 def test_copies_that_differ_are_unknown(tmp_path: Path) -> None:
@@ -159,30 +159,16 @@ def test_what_cannot_be_read_is_unknown(tmp_path: Path) -> None:
     assert "cannot be read" in kernel_class([str(root)]).reason
 
 
-@pytest.mark.parametrize(
-    ("version", "suggestion"),
-    [
-        ("0.6.12", "waits"),
-        ("0.6.13", "races"),
-        ("0.7.2.post1+cu130", "races"),
-        ("0.7.3", None),
-        ("0.7.4+cu129", "waits"),
-        ("0.5.2", None),
-        (None, None),
-    ],
-)
-def test_jit_cache_is_used_whatever_the_source_says(
-    tmp_path: Path, version: str | None, suggestion: str | None
-) -> None:
+def test_jit_cache_is_used_whatever_the_source_says(tmp_path: Path) -> None:
     root = package(tmp_path, text_of(WAITS))
-    jit_cache(tmp_path, version)
+    jit_cache(tmp_path, "0.7.4")
     found = kernel_class([root])
-    assert (found.label, found.suggestion) == ("unknown", suggestion)
-    assert (version or "version unknown") in found.reason
+    assert found.label == "unknown"
+    assert "flashinfer-jit-cache" in found.reason
 
 
 def test_jit_cache_elsewhere_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "other").mkdir()
     jit_cache(tmp_path / "other", "0.7.4")
     monkeypatch.syspath_prepend(tmp_path / "other")
-    assert kernel_class([package(tmp_path)]).suggestion == "waits"
+    assert kernel_class([package(tmp_path, text_of(WAITS))]).label == "unknown"

@@ -18,6 +18,8 @@ def kernel_class(facts: Facts) -> Iterator[Finding]:
         yield Finding("note", "kernel class", f"waits: {kernel.reason}: {WAITS}")
     else:
         hint = ""
-        if kernel.suggestion:
-            hint = f"; that package's version suggests '{kernel.suggestion}', which is no proof"
+        if facts.jit_cache is not None:
+            version, suggestion = facts.jit_cache
+            says = f"suggests '{suggestion}', which is no proof" if suggestion else "tells nothing"
+            hint = f"; its version ({version or 'unknown'}) {says}"
         yield Finding("note", "kernel class", f"unknown: {kernel.reason}{hint}")

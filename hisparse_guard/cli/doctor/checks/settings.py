@@ -59,7 +59,7 @@ def _evidence(directory: str) -> Iterator[Finding]:
             if not can_make(folder):
                 yield Finding("fix", "evidence", f"{folder} does not exist and cannot be made")
             return
-        evidence._check_folder(directory)
+        evidence.check_folder(directory)
         if not can_make(folder):
             yield Finding("fix", "evidence", f"{folder} cannot be written to")
     except OSError as error:
