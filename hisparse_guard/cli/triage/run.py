@@ -102,9 +102,9 @@ class Run:
         begun_by: what showed that a new server started, or None for the log's beginning.
         restarted: True where another run of the same server follows in this log.
         recognised: True where a line of a vLLM server is in it.
-        names_sources: whether the format of its log names source files, by the first line that
-            tells; None where none does. Without them a client whose text holds a line end can
-            write a line of any kind.
+        has_heads: whether vLLM's lines have a head (a source file, or a time and a level), by
+            the first that tells; None where none does. Without heads a client whose text holds
+            a line end can write a line of any kind.
         elsewhere: lines of the kernel about another program.
     """
 
@@ -116,7 +116,7 @@ class Run:
     restarted: bool = False
     last: Place | None = None
     recognised: bool = False
-    names_sources: bool | None = None
+    has_heads: bool | None = None
     markers: dict[str, tuple[str | None, int | None]] = field(default_factory=dict)
     seen: dict[str, Seen] = field(default_factory=dict)
     facts: Facts = field(default_factory=Facts)
@@ -160,7 +160,7 @@ class Run:
             self.own_pids.add(record.pid)
         if record.source is not None:
             self.recognised = True
-        if self.names_sources is None:
+        if self.has_heads is None:
             self._format(record)
         if record.rank is not None and record.kind == "worker" and len(self.ranks) < 4096:
             self.ranks.setdefault(record.rank, place)
@@ -180,11 +180,10 @@ class Run:
         return min(errors or self.troubles, key=lambda one: one.place.order, default=None)
 
     def _format(self, record: Record) -> None:
-        own = record.kind in ("api", "engine", "worker", "main")
-        if own and record.source is not None:
-            self.names_sources = True
+        if record.source is not None and record.kind != "native":
+            self.has_heads = True
         elif _LOGGED.match(record.message):
-            self.names_sources = False
+            self.has_heads = record.level is not None and record.time is not None
             self.recognised = True
 
     def count(self, name: str) -> int:

@@ -82,8 +82,8 @@ def judge(run: Run, symptoms: Sequence[str] = (), vouched: Set[str] = frozenset(
     stall = next((one.current for one in run.engines.values() if one.current), None)
     stall = stall if stands_still(run) else None
     circumstances = _circumstances(run, names, findings)
-    if run.names_sources is False:
-        return Judged(run, names, [], [], *_without_sources(run, findings))
+    if run.has_heads is False:
+        return Judged(run, names, [], [], *_without_heads(run, findings))
     if any(one.follows_from is None for one in findings):
         reasons = [f"{one.fault.id} ({one.certainty})" for one in findings if not one.follows_from]
         return Judged(run, names, findings, notices, FAULT, reasons, stall, circumstances)
@@ -91,9 +91,9 @@ def judge(run: Run, symptoms: Sequence[str] = (), vouched: Set[str] = frozenset(
     return Judged(run, names, findings, notices, verdict, reasons, stall, circumstances)
 
 
-def _without_sources(run: Run, findings: Sequence[Finding]) -> tuple[str, list[str]]:
+def _without_heads(run: Run, findings: Sequence[Finding]) -> tuple[str, list[str]]:
     """The verdict of a run in whose log a client may have written any line, and why."""
-    why = "its log lines name no source file, so a client can have written any of them"
+    why = "its log lines have no level and no source, so a client can have written any of them"
     if not findings and run.first_trouble() is None:
         return INCONCLUSIVE, [why]
     named = ", ".join(one.fault.id for one in findings if one.follows_from is None)
