@@ -30,6 +30,7 @@ DERIVED = {
     "hang": "ranks or the engine waited until a time-out, or stood still",
     "stands_still": "requests and no token, by the statistics, to the end of the log",
     "crash": "something ended a rank that is not a time-out",
+    "engine_raised": "an exception ended the engine or a worker",
     "waited_then_served": "workers did not answer for a minute before the server came up",
     "guard_part": "the guard was armed on some ranks of a group and not on others",
     "hisparse_on": "HiSparse is on: by the configuration, its metrics or its code in a traceback",

@@ -12,7 +12,7 @@ _WAITS = {"rpc_timeout", "nccl_timeout", "gloo_timeout", "gloo_peer_closed"}
 _FOLLOW = _WAITS | {
     "engine_fatal", "worker_died", "server_error", "engine_died", "start_failed", "process_exit",
     "stack_dump", "leaked_at_exit", "shutdown_forced", "parent_gone", "probe_failed",
-    "kv_transfer_failed",
+    "kv_transfer_failed", "input_dumped",
 }  # fmt: skip
 _CUDA = ("launch_failure", "illegal_access", "cuda_error", "misaligned_address")
 # Tokens this long after an error are from a server that went on.
@@ -104,6 +104,10 @@ def _start_ends(run: Run) -> bool:
     return bool(run.markers) and bool(run.troubles) and not run.up
 
 
+def _engine_raised(run: Run) -> bool:
+    return any("engine_fatal" in one.signals and one.frame for one in run.troubles)
+
+
 def shutdown_stuck(run: Run) -> bool:
     """True where it was told to stop, no end is shown, and it waited or went on for long."""
     told = run.shutdown
@@ -126,6 +130,7 @@ _BY_RUN: dict[str, Callable[[Run], bool]] = {
     "served": _served,
     "in_startup": _in_startup,
     "start_ends": _start_ends,
+    "engine_raised": _engine_raised,
     "waited_then_served": lambda run: run.wait_in_startup is not None and run.up,
     "guard_part": lambda run: bool(run.unguarded_ranks()),
     "served_on": _served_on,

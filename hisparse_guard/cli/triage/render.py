@@ -25,12 +25,16 @@ PAGE = 25
 _MOST_RUNS = 20
 
 _ANSWERS = {
-    HEALTHY: "Yes: shown to be healthy up to the last line of the log.",
+    HEALTHY: "Yes, up to the last line of the log: it came up, it answered, no trouble.",
     FAULT: "No: a known fault.",
     UNKNOWN: "No: trouble that triage does not know.",
     INCONCLUSIVE: "Not shown: this log does not tell.",
     NO_LOG: "Cannot tell: no line of a vLLM server in what was given.",
 }
+_NO_END = (
+    "Its end is not in the log. Whether it lives after that line no log tells: one that was "
+    "killed without a word leaves the same. Ask it: hisparse-guard probe --base-url URL"
+)
 _UNKNOWN_STEPS = (
     "Read the first trouble above and the lines before it; it is the one to search for",
     "Report it with the whole log, versions and flags",
@@ -95,10 +99,10 @@ def _lead(result: Triage, judged: Judged) -> list[str]:
         out += _what(judged, main)
         steps: tuple[str, ...] = main.fault.next_steps
     elif judged.verdict == HEALTHY:
-        out += _wrapped("           ", [f"{judged.reasons[2]}: {_until(judged)}"], 2)
-        return out + _notices(judged)
+        return out + _until(judged) + _notices(judged)
     else:
-        out += _wrapped("Why        ", [shown("; ".join(judged.reasons), 300)], 3)
+        why = _wrapped("           ", [shown("; ".join(judged.reasons), 300)], 3)
+        out += [f"Why        {why[0].strip()}", *why[1:]]
         steps = _UNKNOWN_STEPS if judged.verdict == UNKNOWN else _INCONCLUSIVE_STEPS
     out.append("What now")
     for number, step in enumerate(steps[:3], 1):
@@ -107,9 +111,15 @@ def _lead(result: Triage, judged: Judged) -> list[str]:
     return out + _notices(judged)
 
 
-def _until(judged: Judged) -> str:
-    last = judged.run.last_answer or judged.run.last
-    return f"last answer at {where(last)}" if last else ""
+def _until(judged: Judged) -> list[str]:
+    """How far a healthy log goes, and what it cannot tell."""
+    run = judged.run
+    out = [f"Answered   last at {where(run.last_answer)}"] if run.last_answer else []
+    if run.shutdown_done is not None:
+        return [*out, f"Stopped    told to, and done at {where(run.shutdown_done)}"]
+    if run.last is not None:
+        out.append(f"Ends       {where(run.last)}")
+    return out + _wrapped("           ", [_NO_END], 3)
 
 
 def _first(judged: Judged) -> list[str]:

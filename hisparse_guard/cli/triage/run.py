@@ -44,6 +44,11 @@ _KILLED = re2.compile(
 _CLIENT_PART = re2.compile(r"(?i)\breq(?:uest)?s?\b|[\"'`{]|\bprompt\b|\bid\b")
 _CORRUPTED = re2.compile(r"Corrupted: [1-9]\d{0,9} reqs")
 _GUARD_RANK = re2.compile(r"\brank[= ](\d{1,6})\b")
+# What vLLM's logger writes before any client can speak, and then every few seconds.
+_LOGGED = re2.compile(
+    r"vLLM (?:API )?server version |non-default args: |Initializing an? (?:V1 )?LLM engine "
+    r"|Engine \d{1,4}: Avg prompt throughput"
+)
 _LIBRARY = ("torch/", "concurrent/", "threading.py", "multiprocessing/", "asyncio/", "ray/_private")
 
 
@@ -97,6 +102,9 @@ class Run:
         begun_by: what showed that a new server started, or None for the log's beginning.
         restarted: True where another run of the same server follows in this log.
         recognised: True where a line of a vLLM server is in it.
+        has_heads: whether vLLM's lines have a head (a source file, or a time and a level), by
+            the first that tells; None where none does. Without heads a client whose text holds
+            a line end can write a line of any kind.
         elsewhere: lines of the kernel about another program.
     """
 
@@ -108,6 +116,7 @@ class Run:
     restarted: bool = False
     last: Place | None = None
     recognised: bool = False
+    has_heads: bool | None = None
     markers: dict[str, tuple[str | None, int | None]] = field(default_factory=dict)
     seen: dict[str, Seen] = field(default_factory=dict)
     facts: Facts = field(default_factory=Facts)
@@ -151,6 +160,8 @@ class Run:
             self.own_pids.add(record.pid)
         if record.source is not None:
             self.recognised = True
+        if self.has_heads is None:
+            self._format(record)
         if record.rank is not None and record.kind == "worker" and len(self.ranks) < 4096:
             self.ranks.setdefault(record.rank, place)
         if record.access:
@@ -161,8 +172,19 @@ class Run:
             self._say(record, place)
 
     def first_trouble(self) -> Trouble | None:
-        """What went wrong first, by the order of the log."""
-        return min(self.troubles, key=lambda one: one.place.order, default=None)
+        """What went wrong first, by the order of the log.
+
+        vLLM dumps the input of a step that failed before it logs the error itself.
+        """
+        errors = [one for one in self.troubles if one.signals != ("input_dumped",)]
+        return min(errors or self.troubles, key=lambda one: one.place.order, default=None)
+
+    def _format(self, record: Record) -> None:
+        if record.source is not None and record.kind != "native":
+            self.has_heads = True
+        elif _LOGGED.match(record.message):
+            self.has_heads = record.level is not None and record.time is not None
+            self.recognised = True
 
     def count(self, name: str) -> int:
         """How many records said it."""

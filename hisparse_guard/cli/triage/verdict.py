@@ -82,11 +82,22 @@ def judge(run: Run, symptoms: Sequence[str] = (), vouched: Set[str] = frozenset(
     stall = next((one.current for one in run.engines.values() if one.current), None)
     stall = stall if stands_still(run) else None
     circumstances = _circumstances(run, names, findings)
+    if run.has_heads is False:
+        return Judged(run, names, [], [], *_without_heads(run, findings))
     if any(one.follows_from is None for one in findings):
         reasons = [f"{one.fault.id} ({one.certainty})" for one in findings if not one.follows_from]
         return Judged(run, names, findings, notices, FAULT, reasons, stall, circumstances)
     verdict, reasons = _unnamed(run, symptoms)
     return Judged(run, names, findings, notices, verdict, reasons, stall, circumstances)
+
+
+def _without_heads(run: Run, findings: Sequence[Finding]) -> tuple[str, list[str]]:
+    """The verdict of a run in whose log a client may have written any line, and why."""
+    why = "its log lines have no level and no source, so a client can have written any of them"
+    if not findings and run.first_trouble() is None:
+        return INCONCLUSIVE, [why]
+    named = ", ".join(one.fault.id for one in findings if one.follows_from is None)
+    return UNKNOWN, [why, f"taken at their word they show: {named}"] if named else [why]
 
 
 def _unnamed(run: Run, symptoms: Sequence[str]) -> tuple[str, list[str]]:
@@ -118,9 +129,7 @@ def _unnamed(run: Run, symptoms: Sequence[str]) -> tuple[str, list[str]]:
         missing.append("no sign of life after what the node says of a process")
     if missing:
         return INCONCLUSIVE, missing
-    end = (
-        "it was told to stop and stopped" if run.shutdown else "it still answers where the log ends"
-    )
+    end = "it was told to stop and stopped" if run.shutdown else "its end is not in the log"
     return HEALTHY, ["it came up", "it answered", end, "no trouble in the log"]
 
 

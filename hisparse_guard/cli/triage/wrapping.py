@@ -29,6 +29,8 @@ _DMESG = re2.compile(
 )
 _STERN = re2.compile(r"([a-z0-9][a-z0-9.-]{0,252} [a-z0-9][a-z0-9-]{0,62}) ")
 _COMPOSE = re2.compile(r"([\w][\w.-]{0,80}) {0,60}\| ")
+# What docker compose itself says of the end of a container.
+_COMPOSE_END = re2.compile(r"([\w][\w.-]{0,80}) exited with code \d")
 _LABELS = re2.compile(r'\{((?:[A-Za-z_]\w*="[^"]*"(?:, ?)?)+)\}[ \t]?')
 _LABEL = re2.compile(r'([A-Za-z_]\w*)="([^"]*)"')
 # What a line of vLLM begins with: only before it are two bare words a pod and a container.
@@ -103,6 +105,9 @@ class Unwrapper:
         if first.isupper() and (found := _JOURNAL.match(text)):
             return self._journal(text, found, row)
         if first == "(" or first == " " or row.origin is not None:
+            return None
+        if (found := _COMPOSE_END.match(text)) and found.group(1) in self.prefixes:
+            row.origin = found.group(1)
             return None
         for pattern in (_COMPOSE, _STERN):
             if found := pattern.match(text):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hisparse_guard.cli.triage import Triage, triage
+from hisparse_guard.cli.triage.render import page
 from tests.cli.triage.logs import line, request, served, start, stats
 from tests.cli.triage.test_inputs import EXCERPTS, lead
 
@@ -163,3 +164,62 @@ def test_a_dump_of_stacks_is_no_health(tmp_path: Path, what: str, tag: str) -> N
 def test_a_dump_that_vllm_makes_at_its_shutdown_is_none(tmp_path: Path) -> None:
     dumped = line(ENGINE, "[Watchdog]Dumped stack to /tmp/VLLM_STACK_DUMP_for_engine_648.log due to SIGTERM", file="watch_dog.py:95")  # fmt: skip
     assert read(tmp_path, *UP, *TOLD, dumped, *DONE).exit_code == 0
+
+
+def test_a_restart_that_nobody_asked_for_is_not_health(tmp_path: Path) -> None:
+    log = tmp_path / "vllm.log"
+    first = [start(), served(), request()]
+    second = [start(pid=600), served(pid=600), request()]
+    log.write_text("\n".join([*first, *second, ""]))
+    found = triage([str(log)])
+    assert [one.verdict for one in found.runs] == ["inconclusive", "healthy"]
+    assert found.exit_code == 4
+    told = "(APIServer pid=588) INFO:     Shutting down"
+    log.write_text("\n".join([*first, told, *second, ""]))
+    assert triage([str(log)]).exit_code == 4
+    done = "(APIServer pid=588) INFO:     Application shutdown complete."
+    log.write_text("\n".join([*first, told, done, *second, ""]))
+    assert triage([str(log)]).exit_code == 0
+
+
+def test_that_it_stopped_is_said_only_where_the_log_says_so(tmp_path: Path) -> None:
+    log = tmp_path / "vllm.log"
+    told = [start(), served(), request(), "(APIServer pid=588) INFO:     Shutting down", ""]
+    log.write_text("\n".join(told))
+    assert "it was told to stop; that it stopped is not shown" in triage([str(log)]).runs[0].reasons
+    log.write_text(
+        "\n".join([*told, "(APIServer pid=588) INFO:     Finished server process [588]"])
+    )
+    assert "it was told to stop and stopped" in triage([str(log)]).runs[0].reasons
+
+
+def test_a_log_without_an_end_is_not_said_to_be_of_a_living_server(tmp_path: Path) -> None:
+    """A server that was killed at once leaves the same log as one that still runs."""
+    running = read(tmp_path, *UP)
+    assert running.exit_code == 0
+    assert "its end is not in the log" in running.runs[0].reasons
+    assert "Whether it lives after that line no log tells" in page(running, False)
+    stopped = page(read(tmp_path, *UP, *TOLD, *DONE), False)
+    assert "Stopped" in stopped and "lives after" not in stopped
+
+
+def test_the_error_leads_and_not_the_dump_before_it(tmp_path: Path) -> None:
+    dump = line(
+        ENGINE, "Dumping input data for V1 LLM engine (v0.33.0)", "ERROR", file="dump_input.py:72"
+    )
+    texts = [
+        "EngineCore encountered a fatal error.",
+        "Traceback (most recent call last):",
+        '  File "vllm/models/x.py", line 9, in forward',
+        "AssertionError",
+    ]
+    error = [line(ENGINE, text, "ERROR", file="core.py:1586") for text in texts]
+    found = read(tmp_path, *UP, dump, *error)
+    trouble = found.runs[0].run.first_trouble()
+    assert trouble is not None and (trouble.what, trouble.frame) == (
+        "AssertionError",
+        "vllm/models/x.py:9 in forward",
+    )
+    assert lead(found) == [("engine-died", "unconfirmed")]
+    assert "an exception ended the engine process" in page(found, False)
+    assert read(tmp_path, *UP, dump).exit_code == 4

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from hisparse_guard.cli.triage import triage
-from tests.cli.triage.logs import line, request, served, start, stats, workspace
+from tests.cli.triage.logs import line, request, served, start, stats, traceback, workspace
+from tests.cli.triage.test_inputs import lead
 from tests.support.environments import vllm_release
 
 RELEASES = ("0.30.0", "0.31.0", "0.32.0", "0.33.0", "0.34.0")
@@ -70,3 +71,22 @@ def test_no_message_of_vllm_is_taken_for_health(release: str, tmp_path: Path) ->
             assert result.exit_code in (1, 4), text
     # Few are harmless, and all of them are what a client did wrong.
     assert len({*harmless}) <= 6, harmless
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("release", RELEASES)
+def test_what_vllm_raises_for_too_little_gpu_memory_is_known(release: str, tmp_path: Path) -> None:
+    tree = vllm_release(release) / "vllm" / "v1"
+    found = {
+        text
+        for file in [*tree.glob("core/kv_cache_*.py"), *tree.glob("worker/utils.py")]
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args
+        if ("memory" in (text := message(node.exc.args[0])) and "GiB" in text) or "gpu_mem" in text
+    }
+    assert len(found) >= 3
+    for text in found:
+        path = tmp_path / "vllm.log"
+        error = traceback(0, [("vllm/v1/worker/utils.py", 1, "x", "raise")], f"ValueError: {text}")
+        path.write_text(f"{start(connector='None')}\n{error}\n")
+        assert lead(triage([str(path)]))[:1] == [("gpu-out-of-memory", "proven")], text

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from hisparse_guard.cli.triage import triage
-from tests.cli.triage.logs import request, served, start
 
 A = "(APIServer pid=1) "
 E = "(EngineCore_DP0 pid=210) "
@@ -375,30 +374,3 @@ def test_no_server_comes_out_better_than_it_is(tmp_path: Path, name: str) -> Non
     path = tmp_path / "vllm.log"
     path.write_text("\n".join(lines) + "\n")
     assert triage([str(path)]).exit_code in CODES[expected]
-
-
-def test_a_restart_that_nobody_asked_for_is_not_health(tmp_path: Path) -> None:
-    log = tmp_path / "vllm.log"
-    first = [start(), served(), request()]
-    second = [start(pid=600), served(pid=600), request()]
-    log.write_text("\n".join([*first, *second, ""]))
-    found = triage([str(log)])
-    assert [one.verdict for one in found.runs] == ["inconclusive", "healthy"]
-    assert found.exit_code == 4
-    told = "(APIServer pid=588) INFO:     Shutting down"
-    log.write_text("\n".join([*first, told, *second, ""]))
-    assert triage([str(log)]).exit_code == 4
-    done = "(APIServer pid=588) INFO:     Application shutdown complete."
-    log.write_text("\n".join([*first, told, done, *second, ""]))
-    assert triage([str(log)]).exit_code == 0
-
-
-def test_that_it_stopped_is_said_only_where_the_log_says_so(tmp_path: Path) -> None:
-    log = tmp_path / "vllm.log"
-    told = [start(), served(), request(), "(APIServer pid=588) INFO:     Shutting down", ""]
-    log.write_text("\n".join(told))
-    assert "it was told to stop; that it stopped is not shown" in triage([str(log)]).runs[0].reasons
-    log.write_text(
-        "\n".join([*told, "(APIServer pid=588) INFO:     Finished server process [588]"])
-    )
-    assert "it was told to stop and stopped" in triage([str(log)]).runs[0].reasons
