@@ -10,8 +10,8 @@ from typing import Any
 import jsonschema
 import pytest
 
+from hisparse_guard.cli.report.contradictions import KNOWN
 from hisparse_guard.cli.report.decoding import STATES
-from hisparse_guard.cli.report.model import KNOWN
 from hisparse_guard.cli.report.report import judge
 from hisparse_guard.cli.report.verdict import EXIT_CODES
 from hisparse_guard.runtime.telemetry import events
