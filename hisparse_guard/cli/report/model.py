@@ -81,6 +81,8 @@ class Process:
     Attributes:
         hisparse: True: seen; False: every config that was seen had it off; None: not known.
         doubts: why its evidence may not be all, or not right; each caps the verdict.
+        hisparse_instances: those of its configs that had HiSparse on.
+        clock_set_back: it has lines of before its own start; its times tell no runs apart.
         asked: the resolver asked for the config where there was none.
         ended: it wrote its `end` line.
     """
@@ -103,6 +105,7 @@ class Process:
     hisparse: bool | None = None
     model: str | None = None
     instances: list[str] = field(default_factory=list)
+    hisparse_instances: set[str] = field(default_factory=set)
     tensor_parallel_sizes: set[int | None] = field(default_factory=set)
     data_parallel_sizes: set[int | None] = field(default_factory=set)
 
@@ -128,6 +131,14 @@ class Process:
     def judged(self) -> bool:
         """Whether it is a worker: it has a rank, a process group or a workspace."""
         return self.rank is not None or bool(self.groups) or bool(self.backends)
+
+    @property
+    def clock_set_back(self) -> bool:
+        return self.first_ts < self.start
+
+    @property
+    def forked(self) -> bool:
+        return self.armed is not None and self.armed.how == "fork"
 
     @property
     def miss_count(self) -> int:
@@ -182,6 +193,8 @@ def process_of(found: ProcessRecords, misses: list[Miss]) -> Process:
     seen = [misses[number].event for number in found.misses]
     process.asked = any(miss.origin != "trace" for miss in seen)
     process.doubts += contradictions(found.records, seen)
+    if process.clock_set_back:
+        process.doubts.append("its clock was set back: its times do not tell its run from others")
     # The guard counts all that is distinct, and drops misses and errors only.
     if not process.ended and len(found.misses) + len(found.records) >= MOST_DISTINCT:
         process.doubts.append(
@@ -218,6 +231,8 @@ def _config_seen(process: Process, envelope: events.Envelope, event: events.Conf
         process.model = event.model
     if event.instance_id and event.instance_id not in process.instances:
         process.instances.append(event.instance_id)
+    if event.instance_id and event.hisparse:
+        process.hisparse_instances.add(event.instance_id)
     process.tensor_parallel_sizes.add(event.tensor_parallel_size)
     process.data_parallel_sizes.add(event.data_parallel_size)
     process.hisparse = process.hisparse or event.hisparse or None
@@ -263,8 +278,9 @@ def _workspace(process: Process, envelope: events.Envelope, event: events.Worksp
     _note(process, envelope, what)
     if event.mode is not None:
         _take_mode(process, event.mode)
-    if event.state != "failed" and event.backend not in (None, *process.backends):
-        process.backends.append(event.backend)
+    # A line that says it was destroyed says that it was there.
+    if event.backend is not None and event.state != "failed":
+        process.backends += [event.backend] if event.backend not in process.backends else []
     if event.state == "destroyed":
         for standing in process.groups.values():
             # Where a creation had failed there was nothing to destroy: it stays failed.
