@@ -51,16 +51,10 @@ class Server:
             return True
         # A launcher may start several servers: what counts is what it saw of this one.
         own = {instance for process in self.workers for instance in process.instances}
-        if any(
-            process.hisparse
-            and (
-                not own
-                or not process.hisparse_instances.isdisjoint(own)
-                or not process.hisparse_instances
-            )
-            for process in self.others
-        ):
-            return True
+        for process in self.others:
+            theirs = process.hisparse_instances
+            if process.hisparse and (not own or not theirs or own & theirs):
+                return True
         known = self.workers or self.others
         return False if all(process.hisparse is False for process in known) else None
 
