@@ -55,3 +55,22 @@ def test_a_script_that_takes_the_guard_away(tmp_path: Path, code: str) -> None:
     script = tmp_path / "serve.py"
     script.write_text(f"{code}\nimport vllm\n")
     assert follow([sys.executable, str(script)], ENVIRONMENT).unknown
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("export PYTHONPATH=/more:$PYTHONPATH", "/more:/guard"),
+        ("PYTHONPATH=/more:$PYTHONPATH", "/more:/guard"),
+        ("NAME=PYTHONPATH; unset $NAME", None),
+        ("command unset PYTHONPATH", None),
+    ],
+)
+def test_variables_without_quotes_are_filled_in(text: str, path: str | None) -> None:
+    started = follow(["bash", "-c", f"{text}; {SERVER}"], ENVIRONMENT)
+    assert (started.unknown, started.environment.get("PYTHONPATH")) == (None, path)
+
+
+@pytest.mark.parametrize("text", ["command eval x", 'RUN=eval; $RUN "unset PYTHONPATH"', ": $$"])
+def test_what_is_not_followed_stays_so_however_it_is_called(text: str) -> None:
+    assert follow(["bash", "-c", f"{text}; {SERVER}"], ENVIRONMENT).unknown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import files
@@ -25,7 +26,7 @@ from hisparse_guard.cli.doctor.checks.way_in import check_way_in, sitecustomize,
 from hisparse_guard.cli.doctor.checks.wrapt import wrapt
 from hisparse_guard.cli.doctor.jit_cache import jit_cache
 from hisparse_guard.cli.doctor.model import BACKEND, Examination, Facts, Finding, Verdict
-from hisparse_guard.cli.doctor.signs import NO_FILE, read_signs
+from hisparse_guard.cli.doctor.signs import NO_FILE, code_files, read_signs
 from hisparse_guard.cli.doctor.verdict import judge
 from hisparse_guard.cli.launchers import NoSuchProgram, Started, follow
 from hisparse_guard.runtime.settings import read_settings
@@ -163,7 +164,7 @@ def _read(words: Sequence[str], started: Started, seen: Mapping[str, Any]) -> Fa
         jit_cache=jit_cache(flashinfer_folders) if flashinfer_folders else None,
         signs=found,
         plugin_signs=read_signs(_plugin_folders(seen)),
-        patches=_patches(folders),
+        patches=_patches(folders, _plugin_folders(seen)),
         obeys_variable=_names_variable(folders),
     )
     if facts.build is not None and facts.build.label == "fixed":
@@ -178,12 +179,17 @@ def _plugin_folders(seen: Mapping[str, Any]) -> list[str]:
 
 def _names_variable(folders: Sequence[str]) -> bool:
     try:
-        return f"envs.{BACKEND}".encode() in (module_source(map(Path, folders), ALL_REDUCE) or b"")
-    except OSError:
+        tree = ast.parse(module_source(map(Path, folders), ALL_REDUCE) or b"")
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return False
+    return any(isinstance(node, ast.Attribute) and node.attr == BACKEND for node in ast.walk(tree))
 
 
 def _with_calls(facts: Facts) -> Facts:
+    for folder in _plugin_folders(facts.seen):
+        for path, problem in code_files(Path(folder)):
+            if problem is None and b"get_fi_ar_" in path.read_bytes():
+                return replace(facts, calls_unread=f"the plugin {path} names vLLM's getters")
     try:
         calls = [call for folder in facts.folders for call in find_unpassed_calls(Path(folder))]
     except Unreadable as error:
@@ -191,7 +197,7 @@ def _with_calls(facts: Facts) -> Facts:
     return replace(facts, calls=tuple(calls))
 
 
-def _patches(folders: Sequence[str]) -> tuple[Finding, ...]:
+def _patches(folders: Sequence[str], plugins: Sequence[str]) -> tuple[Finding, ...]:
     try:
         from hisparse_guard.cli.doctor.patchable import check_patches
         from hisparse_guard.cli.doctor.rebinding import rebindings
@@ -199,4 +205,8 @@ def _patches(folders: Sequence[str]) -> tuple[Finding, ...]:
     except ImportError as error:
         text = f"what the guard patches cannot be gone through: {error}; use doctor of a bundle"
         return (Finding("unknown", "patches", text),)
-    return (*check_patches(folders, PATCHES), *rebindings(folders, PATCHES))
+    return (
+        *check_patches(folders, PATCHES),
+        *rebindings(folders, PATCHES),
+        *rebindings(plugins, PATCHES, plugins=True),
+    )

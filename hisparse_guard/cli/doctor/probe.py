@@ -69,20 +69,32 @@ def _plugins() -> List[Dict[str, Any]]:  # noqa: UP006
             # Metadata of someone else's that cannot be read.
             continue
         for point in points:
-            if point.group in ("vllm.general_plugins", "vllm.platform_plugins"):
+            if point.group.startswith("vllm."):
                 top = point.value.partition(":")[0].partition(".")[0].strip()
-                place = None if top in ("vllm", "hisparse_guard") else _location(top)
-                folders = place and (place.get("folders") or [place.get("origin")])
-                group = point.group.partition(".")[2]
+                own = top in ("vllm", "hisparse_guard")
                 found.append(
                     {
-                        "group": group,
+                        "group": point.group.partition(".")[2],
                         "name": point.name,
                         "value": point.value,
-                        "folders": [folder for folder in folders or () if folder],
+                        "folders": [] if own else _code_of(top),
+                        "own": own,
                     }
                 )
     return found
+
+
+def _code_of(name: str) -> List[str]:  # noqa: UP006
+    """Where the code of a top-level module is, a package without an ``__init__`` included."""
+    from importlib.util import find_spec
+
+    try:
+        spec = find_spec(name)
+    except Exception:
+        return []
+    if spec is None:
+        return []
+    return list(spec.submodule_search_locations or ()) or [spec.origin or ""]
 
 
 def _site(names: Iterable[str]) -> List[Optional[str]]:  # noqa: UP006, UP045

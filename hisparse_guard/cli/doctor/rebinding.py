@@ -1,4 +1,4 @@
-"""Whether other code of a vLLM tree replaces what the guard patches, after it was patched."""
+"""Whether code of vLLM, or of a plugin, replaces what the guard patches, after it was patched."""
 
 from __future__ import annotations
 
@@ -15,8 +15,14 @@ from hisparse_guard.cli.doctor.signs import code_files
 _MOVES_MODULES = re.compile(rb"__path__\s*(?:=[^=]|\+=|\[)|__path__\.\w+\(|\bextend_path\b")
 
 
-def rebindings(folders: Sequence[str], patches: Sequence[Any]) -> Iterator[Finding]:
-    """A finding for each file that replaces a patched function or the module that holds it."""
+def rebindings(
+    folders: Sequence[str], patches: Sequence[Any], plugins: bool = False
+) -> Iterator[Finding]:
+    """A finding for each file that replaces a patched function or the module that holds it.
+
+    Args:
+        folders: of vLLM's package, or with `plugins` of the plugins that it loads.
+    """
     modules = {module for patch in patches for module in patch.modules}
     names = {patch.name for patch in patches}
     pattern = _replacing(names, modules)
@@ -25,17 +31,21 @@ def rebindings(folders: Sequence[str], patches: Sequence[Any]) -> Iterator[Findi
     parents = {module.rpartition(".")[0] for module in modules} | modules
     for folder in folders:
         for path, problem in code_files(Path(folder)):
-            module = _module(path, folder)
+            module = "" if plugins else _module(path, folder)
             # What cannot be read is told with the signs.
             text = path.read_bytes() if problem is None and path.suffix == ".py" else b""
             if not any(word in text for word in words):
                 continue
             found = None if module in modules else pattern.search(text)
-            if found is None and any(f"{one}.".startswith(f"{module}.") for one in parents):
+            if (
+                found is None
+                and not plugins
+                and any(f"{one}.".startswith(f"{module}.") for one in parents)
+            ):
                 found = _MOVES_MODULES.search(text)
             if found is not None:
                 said = os.fsdecode(found[0]).strip()
-                where = os.path.relpath(path, folder)
+                where = f"the plugin {path}" if plugins else os.path.relpath(path, folder)
                 said = f"{where} has {said!r}: it may replace what the guard patches"
                 yield Finding("unknown", "patches", said)
 

@@ -18,7 +18,7 @@ _PIECE = re.compile(
     r"'(?P<single>[^']*)'"
     r'|"(?P<double>(?:\\.|[^"\\])*)"'
     r"|\\(?P<escaped>.)"
-    r"|(?P<bare>\$\{[^}'\"`\\]*\}|[^\s'\"\\;&|<>()`$]+|\$(?![('\"{]))",
+    r"|(?P<bare>\$\{[^}'\"`\\]*\}|\$(?:\w+|[@*#?$!-])|[^\s'\"\\;&|<>()`$]+|\$(?![('\"{]))",
     re.S,
 )
 _REDIRECTION = re.compile(r"\d*(?:>>?|<)(?:&\d|&-|[ \t]*[\w./-]+)")
@@ -77,7 +77,7 @@ class Shell:
     def _run(self, words: list[Word]) -> list[str] | None:
         """Carries a statement out; its words where it is a command of another program."""
         name = words[0].text
-        if name in _UNREAD or "(" in name:
+        if "(" in name:
             raise CannotTell(f"it has {name!r}, which is not followed")
         assigned: dict[str, str] = {}
         while words and _ASSIGNMENT.match(words[0].text):
@@ -95,6 +95,10 @@ class Shell:
 
     def _builtin(self, words: list[str], assigned: dict[str, str]) -> list[str] | None:
         name, *rest = words
+        if name in _UNREAD:
+            raise CannotTell(f"it has {name!r}, which is not followed")
+        if name == "command" and rest and not rest[0].startswith("-"):
+            return self._builtin(rest, assigned)
         if name == "set" and (not rest or rest[0][:1] not in "-+" or "--" in rest):
             raise CannotTell("it sets positional parameters")
         if any(word.upper().startswith(_SETTING.get(name, ())) for word in rest):

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from hisparse_guard.cli.report.decoding import Miss
 from hisparse_guard.cli.report.model import Process, moment
+from hisparse_guard.cli.report.ranks import ranks
 from hisparse_guard.cli.report.servers import Server
-from hisparse_guard.cli.report.verdict import ranks
 from hisparse_guard.runtime.telemetry.events import ContextMiss
 
 _MOST_TIMELINE = 500

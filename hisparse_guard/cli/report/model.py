@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import typing
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from hisparse_guard.cli.report.contradictions import contradictions
 from hisparse_guard.cli.report.decoding import Miss, parse_time
 from hisparse_guard.cli.report.reader import ProcessRecords
 from hisparse_guard.runtime import decision
-from hisparse_guard.runtime.settings import CHOICES
 from hisparse_guard.runtime.telemetry import events
 
 TRTLLM = decision.TRTLLM
 NONE = decision.NONE
-# What a guard of this schema writes into fields that a proof rests on.
-KNOWN: dict[str, frozenset[str | None]] = {
-    "rule": frozenset(typing.get_args(decision.Rule)),
-    "mode": frozenset(CHOICES["MODE"]),
-    "pin": frozenset({TRTLLM, NONE, None}),
-    "origin": frozenset({"resolver", "trace"}),
-}
 # As many distinct records as a guard writes; beyond that it may have left some out.
 MOST_DISTINCT = 1000
 
@@ -89,6 +81,8 @@ class Process:
     Attributes:
         hisparse: True: seen; False: every config that was seen had it off; None: not known.
         doubts: why its evidence may not be all, or not right; each caps the verdict.
+        hisparse_instances: those of its configs that had HiSparse on.
+        clock_set_back: it has lines of before its own start; its times tell no runs apart.
         asked: the resolver asked for the config where there was none.
         ended: it wrote its `end` line.
     """
@@ -111,6 +105,7 @@ class Process:
     hisparse: bool | None = None
     model: str | None = None
     instances: list[str] = field(default_factory=list)
+    hisparse_instances: set[str] = field(default_factory=set)
     tensor_parallel_sizes: set[int | None] = field(default_factory=set)
     data_parallel_sizes: set[int | None] = field(default_factory=set)
 
@@ -127,9 +122,6 @@ class Process:
     failure: str | None = None
     serves: str | None = None
     quant_failed: bool = False
-    # The numbers of the last creation of a workspace, and of that before the last destruction.
-    creation: int = 0
-    destroyed: int | None = None
     errors: list[str] = field(default_factory=list)
     moments: list[Moment] = field(default_factory=list)
     asked: bool = False
@@ -139,6 +131,14 @@ class Process:
     def judged(self) -> bool:
         """Whether it is a worker: it has a rank, a process group or a workspace."""
         return self.rank is not None or bool(self.groups) or bool(self.backends)
+
+    @property
+    def clock_set_back(self) -> bool:
+        return self.first_ts < self.start
+
+    @property
+    def forked(self) -> bool:
+        return self.armed is not None and self.armed.how == "fork"
 
     @property
     def miss_count(self) -> int:
@@ -183,8 +183,6 @@ def process_of(found: ProcessRecords, misses: list[Miss]) -> Process:
     )
     for envelope, event in found.records:
         _TAKE[type(event)](process, envelope, event)
-    if found.records and type(found.records[0].event) is not events.Armed:
-        process.doubts.append("it does not begin with an armed line")
     # Whatever comes after an end was not written by a process that had ended.
     last = found.records[-1] if found.records else None
     process.ended = (
@@ -194,10 +192,9 @@ def process_of(found: ProcessRecords, misses: list[Miss]) -> Process:
         process.hisparse = False
     seen = [misses[number].event for number in found.misses]
     process.asked = any(miss.origin != "trace" for miss in seen)
-    for origin in sorted({miss.origin for miss in seen}):
-        _check_known(process, origin=origin)
-    for used in sorted({miss.used or NONE for miss in seen} - {TRTLLM, NONE}):
-        process.doubts.append(f"a config-context miss was answered with {used}")
+    process.doubts += contradictions(found.records, seen)
+    if process.clock_set_back:
+        process.doubts.append("its clock was set back: its times do not tell its run from others")
     # The guard counts all that is distinct, and drops misses and errors only.
     if not process.ended and len(found.misses) + len(found.records) >= MOST_DISTINCT:
         process.doubts.append(
@@ -207,19 +204,8 @@ def process_of(found: ProcessRecords, misses: list[Miss]) -> Process:
 
 
 def _take_mode(process: Process, mode: Any) -> None:
-    """The settings are read once, so a process has one mode."""
-    mode = str(mode)
-    _check_known(process, mode=mode)
-    if process.mode not in (None, mode):
-        process.doubts.append("its lines name several modes")
     # `off` takes every patch off: what is made later has no line.
-    process.mode = "off" if "off" in (mode, process.mode) else mode
-
-
-def _check_known(process: Process, **values: str | None) -> None:
-    for name, value in values.items():
-        if value not in KNOWN[name]:
-            process.doubts.append(f"a line whose {name} this version does not know")
+    process.mode = "off" if "off" in (mode, process.mode) else str(mode)
 
 
 def _note(process: Process, envelope: events.Envelope, what: str) -> None:
@@ -227,8 +213,6 @@ def _note(process: Process, envelope: events.Envelope, what: str) -> None:
 
 
 def _armed(process: Process, envelope: events.Envelope, event: events.Armed) -> None:
-    if process.armed is not None:
-        process.doubts.append("it was armed twice")
     process.armed = event
     _take_mode(process, event.settings.get("mode"))
     _note(
@@ -247,6 +231,8 @@ def _config_seen(process: Process, envelope: events.Envelope, event: events.Conf
         process.model = event.model
     if event.instance_id and event.instance_id not in process.instances:
         process.instances.append(event.instance_id)
+    if event.instance_id and event.hisparse:
+        process.hisparse_instances.add(event.instance_id)
     process.tensor_parallel_sizes.add(event.tensor_parallel_size)
     process.data_parallel_sizes.add(event.data_parallel_size)
     process.hisparse = process.hisparse or event.hisparse or None
@@ -262,18 +248,10 @@ def _resolved(process: Process, envelope: events.Envelope, event: events.Resolve
     process.rule = event.rule
     _take_mode(process, event.mode)
     process.pinned = event.pinned or process.pinned
-    if process.rendezvous is not None and event.rendezvous not in (None, process.rendezvous):
-        process.doubts.append("its decisions name several addresses at which its ranks met")
     process.rendezvous = event.rendezvous or process.rendezvous
     used = backend_of(event.answer)
-    if used is None:
-        process.doubts.append("a resolver answer of a shape that this version does not know")
-    elif event.used not in (None, used):
-        process.doubts.append(f"a decision says {event.used} and its answer {used}")
+    if event.used not in (None, used):
         used = None
-    if event.conflict:
-        process.doubts.append("a fresh decision differs from what was pinned before")
-    _check_known(process, rule=event.rule, pin=event.pinned)
     standing = process.standing(Group(event.group, event.group_size, event.group_rank))
     if used not in standing.used:
         standing.used.append(used)
@@ -298,9 +276,11 @@ def _workspace(process: Process, envelope: events.Envelope, event: events.Worksp
     if event.serves:
         what += f"; {event.serves} serves instead"
     _note(process, envelope, what)
-    _check_creation(process, envelope, event)
     if event.mode is not None:
         _take_mode(process, event.mode)
+    # A line that says it was destroyed says that it was there.
+    if event.backend is not None and event.state != "failed":
+        process.backends += [event.backend] if event.backend not in process.backends else []
     if event.state == "destroyed":
         for standing in process.groups.values():
             # Where a creation had failed there was nothing to destroy: it stays failed.
@@ -312,12 +292,6 @@ def _workspace(process: Process, envelope: events.Envelope, event: events.Worksp
     if event.state == "failed":
         _workspace_failed(process, standing, event)
         return
-    if event.error or event.serves:
-        process.doubts.append(f"a workspace was {event.state}, and a reason why not is given")
-    if event.backend is None:
-        process.doubts.append(f"a workspace was {event.state} and its backend is not known")
-    elif event.backend not in process.backends:
-        process.backends.append(event.backend)
     standing.unexpected = standing.unexpected or event.backend != event.expected
     # A line at exit brings the count up to date: it does not say that this came after a failure.
     if envelope.at_exit and standing.state is not None:
@@ -340,22 +314,6 @@ def _workspace_failed(process: Process, standing: Standing, event: events.Worksp
         standing.primary_failed = standing.primary_failed or event.kind == "primary"
 
 
-def _check_creation(process: Process, envelope: events.Envelope, event: events.Workspace) -> None:
-    """Each creation has its number and its line, and what was destroyed is not given out."""
-    number, destroyed = event.creation, process.destroyed
-    # Guard 0.1.0 does not number them; and a line may bring an earlier one's count up to date.
-    if number is None or envelope.count > 1:
-        return
-    created = event.kind is None and event.state in ("made", "failed")
-    if number != process.creation + created:
-        process.doubts.append("a creation of a workspace has no line, or not the next number")
-    elif number == destroyed and event.state in ("made", "verified"):
-        process.doubts.append("a workspace was given out after it was destroyed")
-    process.creation = number
-    if event.state == "destroyed":
-        process.destroyed = number
-
-
 def _error(process: Process, envelope: events.Envelope, event: events.Error) -> None:
     message = event.message + (f" ({event.detail})" if event.detail else "")
     if message not in process.errors:
@@ -364,11 +322,6 @@ def _error(process: Process, envelope: events.Envelope, event: events.Error) -> 
 
 
 def _end(process: Process, envelope: events.Envelope, event: events.End) -> None:
-    if event.dropped:
-        process.doubts.append(
-            f"the guard left out {event.dropped} records of misses and errors: it writes no more "
-            f"than {MOST_DISTINCT}"
-        )
     _note(process, envelope, "ended")
 
 

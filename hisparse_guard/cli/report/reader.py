@@ -51,6 +51,7 @@ class ProcessRecords:
     Attributes:
         records: in the order of their sequence numbers, each once.
         misses: index into `Evidence.misses` to the highest count.
+        miss_seqs: the sequence numbers of its misses, with the same index.
         problems: why something of this process may not be here.
         lines: distinct sequence numbers.
         last_seq: the highest one.
@@ -61,6 +62,7 @@ class ProcessRecords:
     start: str
     records: list[Record] = field(default_factory=list)
     misses: dict[int, int] = field(default_factory=dict)
+    miss_seqs: set[tuple[int, int]] = field(default_factory=set)
     seqs: list[list[int]] = field(default_factory=list)
     ranks: set[int] = field(default_factory=set)
     world_sizes: set[int] = field(default_factory=set)
@@ -108,6 +110,7 @@ class ProcessRecords:
         self.records += other.records
         for number, count in other.misses.items():
             self.misses[number] = max(count, self.misses.get(number, 0))
+        self.miss_seqs |= other.miss_seqs
         self.seqs += other.seqs
         self.ranks |= other.ranks
         self.world_sizes |= other.world_sizes
@@ -128,7 +131,8 @@ class ProcessRecords:
         # Two lines that differ under one number are both kept: neither may hide the other.
         unique = {(r.envelope.seq, repr(r)): r for r in self.records}
         self.records = [unique[key] for key in sorted(unique)]
-        if len({r.envelope.seq for r in self.records}) < len(self.records):
+        numbers = [r.envelope.seq for r in self.records] + [seq for seq, _ in self.miss_seqs]
+        if len(set(numbers)) < len(numbers):
             self.problems.append("lines that differ have the same number")
         if self.lost:
             self.problems.append(
@@ -238,6 +242,7 @@ def _merged(readings: Iterable[Evidence], problems: list[Problem]) -> Evidence:
             for index, count in process.misses.items():
                 moved[numbers[index]] = max(count, moved.get(numbers[index], 0))
             process.misses = moved
+            process.miss_seqs = {(seq, numbers[index]) for seq, index in process.miss_seqs}
             other = processes.setdefault(process.key, process)
             if other is not process:
                 other.join(process)
@@ -366,5 +371,6 @@ class _Reader:
             number = self._misses[key] = len(self.evidence.misses) - 1
         process = self._process(line)
         process.take(line)
+        process.miss_seqs.add((line.seq, number))
         if line.count > process.misses.get(number, 0):
             process.misses[number] = line.count

@@ -7,18 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from hisparse_guard.cli.report.exit_codes import EXIT_CODES, Verdict, severity, worst
 from hisparse_guard.cli.report.model import Process, process_of
 from hisparse_guard.cli.report.problems import Problem
 from hisparse_guard.cli.report.reader import Evidence, read_evidence
 from hisparse_guard.cli.report.servers import Server, servers_of
-from hisparse_guard.cli.report.verdict import (
-    EXIT_CODES,
-    Judgement,
-    Verdict,
-    judge_server,
-    severity,
-    worst,
-)
+from hisparse_guard.cli.report.verdict import Judgement, judge_server
 
 
 @dataclass(slots=True)

@@ -17,6 +17,7 @@ MOST_RANKS = 100_000
 
 # Host, process id and start name one process.
 _Key = tuple[str, int, str]
+_NOBODY: _Key = ("", 0, "")
 
 
 @dataclass(slots=True)
@@ -46,8 +47,14 @@ class Server:
     @property
     def hisparse(self) -> bool | None:
         """True: some process saw it; False: all workers saw it off; None: not known."""
-        if any(process.hisparse for process in self.processes):
+        if any(process.hisparse for process in self.workers):
             return True
+        # A launcher may start several servers: what counts is what it saw of this one.
+        own = {instance for process in self.workers for instance in process.instances}
+        for process in self.others:
+            theirs = process.hisparse_instances
+            if process.hisparse and (not own or not theirs or own & theirs):
+                return True
         known = self.workers or self.others
         return False if all(process.hisparse is False for process in known) else None
 
@@ -95,8 +102,9 @@ def servers_of(processes: Sequence[Process]) -> tuple[list[Server], list[Process
     by_address: dict[str, list[Process]] = defaultdict(list)
     without_address: list[Process] = []
     others: list[Process] = []
+    copies = _copies(processes)
     for process in processes:
-        if not process.judged:
+        if not process.judged or _key(process) in copies:
             others.append(process)
         elif process.rendezvous is None:
             without_address.append(process)
@@ -113,6 +121,20 @@ def servers_of(processes: Sequence[Process]) -> tuple[list[Server], list[Process
     _name(servers)
     _mark_ended(servers, processes)
     return servers, sorted(bystanders, key=_order)
+
+
+def _copies(processes: Sequence[Process]) -> set[_Key]:
+    """Processes that a worker forked: torch still tells them its rank, which they do not serve."""
+    by_key = {_key(process): process for process in processes}
+    parents = _parents(processes)
+    return {
+        _key(process)
+        for process in processes
+        if process.forked and not process.groups and not process.backends
+        if (parent := by_key.get(parents.get(_key(process), _NOBODY))) is not None
+        and parent.rank is not None
+        and parent.rank == process.rank
+    }
 
 
 def _order(process: Process) -> tuple[int, str, str, int]:
@@ -208,6 +230,8 @@ def _fits(process: Process, run: Sequence[Process]) -> bool:
         if same_host and process.pid == other.pid and apart:
             return False
         met = moment(other.first_met)
+        if process.clock_set_back or other.clock_set_back:
+            continue
         if met is not None and (start is None or start > met + (0 if same_host else _SKEW_S)):
             return False
     return True
@@ -248,7 +272,8 @@ def _place_others(servers: list[Server], others: Sequence[Process]) -> list[Proc
         for server in {id(home): home for home in homes}.values():
             server.others.append(process)
             enter(server, process)
-        if not homes:
+        if not homes or (process.hisparse and not any(home.hisparse for home in homes)):
+            # Also a launcher that saw HiSparse in a server of which there is no evidence.
             left[_by_kin(process)].append(process)
     bystanders = []
     for key, group in left.items():

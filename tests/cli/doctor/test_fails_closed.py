@@ -284,3 +284,35 @@ def test_a_plugin_that_makes_a_workspace_of_its_own(tree: Path, bundle: Path, gr
     result = doctor(bundle, tree)
     assert "a plugin that vLLM loads names FlashInfer's workspace" in said(result, "signs")
     assert result.verdict.advice == "cannot tell"
+
+
+@pytest.mark.parametrize("group", ["general_plugins", "stat_logger_plugins"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "fi._resolve_fi_ar_backend = print",
+        "setattr(fi, 'get_fi_ar_workspace', print)",
+        f"sys.modules['{ALL_REDUCE[:-3].replace('/', '.')}'] = fi",
+        None,
+    ],
+)
+def test_a_plugin_that_replaces_what_the_guard_patches_or_is_not_found(
+    tree: Path, bundle: Path, group: str, code: str | None
+) -> None:
+    """Also one in a package without an `__init__`."""
+    home = metadata(tree, "other", "1.0", files="company/other.py")
+    (home / "entry_points.txt").write_text(f"[vllm.{group}]\nother = company.other:register\n")
+    if code is not None:
+        (tree / "company").mkdir()
+        (tree / "company" / "other.py").write_text(f"def register():\n    {code}\n")
+    result = doctor(bundle, tree)
+    assert (result.exit_code, result.verdict.advice) == (1, "cannot tell")
+    assert "plugin" in said(result, "patches") + said(result, "signs")
+
+
+def test_the_one_variable_in_a_comment_is_not_obeyed(tree: Path, bundle: Path) -> None:
+    text = (tree / ALL_REDUCE).read_text()
+    name = "envs.VLLM_FLASHINFER_ALLREDUCE_BACKEND"
+    (tree / ALL_REDUCE).write_text(f"# {name}\n" + text.replace(name, "'auto'"))
+    result = doctor(bundle, tree, VLLM_FLASHINFER_ALLREDUCE_BACKEND="trtllm")
+    assert result.verdict.advice != "not needed"

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from hisparse_guard.cli.report.report import Report, judge
-from tests.cli.report.samples import Process, world
-from tests.cli.report.test_edits import Line, Ranks, of, renumber, said, write
+from hisparse_guard.cli.report.report import judge
+from tests.cli.report.editing import Line, Ranks, of, renumber, said, write
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "evidence-0.2.0"
 
@@ -129,6 +128,59 @@ def _nearly_as_many_misses_as_are_written(lines: list[Line]) -> None:
         lines.append({**miss, "origin": "trace", "used": None, "where": where})
 
 
+def _none_created_anew(lines: list[Line]) -> Line:
+    """Takes the second creation and the lines at exit away; gives what was verified before."""
+    lines.remove(_second(lines))
+    lines[:] = [line for line in lines if not line["at_exit"]]
+    return of(lines, "workspace", state="verified")[0]
+
+
+def _given_out_the_tenth_time_after_it_was_destroyed(lines: list[Line]) -> None:
+    lines.append({**_none_created_anew(lines), "count": 10})
+
+
+def _a_workspace_without_a_number_among_numbered(lines: list[Line]) -> None:
+    lines.append({**_none_created_anew(lines), "creation": None})
+
+
+def _first_seen_with_a_count_of_ten(lines: list[Line]) -> None:
+    of(lines, "workspace", state="verified")[0]["count"] = 10
+
+
+def _written_twice(lines: list[Line]) -> None:
+    lines.insert(8, dict(lines[7]))
+
+
+def _hisparse_seen_and_then_not(lines: list[Line]) -> None:
+    for line in of(lines, "workspace"):
+        line["hisparse"] = False
+
+
+def _set_back(lines: list[Line]) -> None:
+    for line in lines[3:]:
+        line["ts"] = line["ts"].replace("T19", "T18")
+
+
+def _miss_that_no_decision_answered(lines: list[Line]) -> None:
+    for line in of(lines, "context_miss"):
+        line.update(used=None, target=None)
+
+
+def _setting(name: str, value: str) -> Callable[[list[Line]], None]:
+    def edit(lines: list[Line]) -> None:
+        lines[0]["settings"][name] = value
+
+    return edit
+
+
+def _decided(**fields: object) -> Callable[[list[Line]], None]:
+    def edit(lines: list[Line]) -> None:
+        for line in of(lines, "resolved"):
+            line.update(fields)
+
+    return edit
+
+
 @pytest.mark.parametrize(
     ("edit", "says"),
     [
@@ -138,6 +190,21 @@ def _nearly_as_many_misses_as_are_written(lines: list[Line]) -> None:
         (_switched_off_later, "no evidence from rank 1"),
         (_primary_failed_and_quant_tried_twice, "no memory"),
         (_nearly_as_many_misses_as_are_written, "may have left out others"),
+        (_given_out_the_tenth_time_after_it_was_destroyed, "given out after it was destroyed"),
+        (_a_workspace_without_a_number_among_numbered, "numbered and others are not"),
+        (_first_seen_with_a_count_of_ten, "count does not follow"),
+        (_written_twice, "count does not follow"),
+        (_hisparse_seen_and_then_not, "not seen, after it was"),
+        (_set_back, "clock was set back"),
+        (_miss_that_no_decision_answered, "as no decision says"),
+        (_setting("backend", "none"), "does not come to"),
+        (_setting("multinode", "maybe"), "whose multinode"),
+        (_decided(pinned="none"), "does not come to"),
+        (_decided(rule="no-backend"), "does not come to"),
+        (_decided(env_backend="mnnvl"), "does not come to"),
+        (_decided(target="mnnvl"), "does not come to"),
+        (_decided(vllm_answer=None, upstream=None), "does not come to"),
+        (_decided(answer=["trtllm", True]), "does not come to"),
     ],
 )
 def test_lines_that_contradict_each_other(
@@ -171,59 +238,19 @@ def test_a_file_cut_anywhere_is_safe_only_between_lines(tmp_path: Path) -> None:
         assert judge([tmp_path]).exit_code != 0 or cut in ends, cut
 
 
-# Several runs and servers
+def test_a_miss_has_no_other_lines_number(tmp_path: Path) -> None:
+    ranks = original()
+    miss = of(ranks[1], "context_miss")[0]
+    error = ranks[1].index(_second(ranks[1]))
+    ranks[1][error] = {**miss, "seq": miss["seq"]}
+    ranks[1].insert(error, {**miss, "where": {**miss["where"], "line": 1}, "seq": error + 1})
+    ranks[1].append({**ranks[1][error], "where": {**miss["where"], "line": 2}})
+    report = judge([write(ranks, tmp_path)])
+    assert report.exit_code != 0
+    assert "the same number" in said(report)
 
 
-def judged(tmp_path: Path, *lives: Process) -> Report:
-    for life in lives:
-        life.write(tmp_path)
-    return judge([tmp_path])
-
-
-def test_a_start_that_was_not_guarded_is_not_hidden_by_the_next(tmp_path: Path) -> None:
-    """A container that restarts: the first API server has the process id of the second, which is
-    the parent of the workers. Workers of the first have no evidence."""
-    first = Process(rank=None, pid=50, ppid=1, start=-900.0, instance="first").config()
-    second = Process(rank=None, pid=50, ppid=1, start=-9.0, instance="second").config()
-    report = judged(tmp_path, first, second, *(p.guarded() for p in world(instance="second")))
-    assert (report.verdict, len(report.results)) == ("unproven", 2)
-    safe = next(r for r in report.results if r.judgement.verdict == "safe")
-    assert [process.start for process in safe.server.others] == [second_start(second)]
-
-
-def second_start(process: Process) -> str:
-    return str(json.loads(process.lines[0])["start"])
-
-
-def test_half_of_one_run_and_half_of_the_next_are_no_whole(tmp_path: Path) -> None:
-    """Without a decision and without an instance, only the times tell them apart."""
-    lives = world(instance=None)
-    lives[1] = world(instance=None, start=600.0)[1]
-    for life in lives:
-        life.known = True
-        life.config().workspace("made").workspace()
-    assert judged(tmp_path, *lives).verdict in ("partly guarded", "unproven")
-
-
-def test_a_folder_without_evidence_is_told(tmp_path: Path) -> None:
-    """Who names two nodes' folders asks for both."""
-    one, none = write(original(), tmp_path / "node-a"), tmp_path / "node-b"
-    none.mkdir()
-    (none / "vllm.log").write_text("no evidence\n")
-    report = judge([one, none])
-    assert report.verdict == "unproven" and f"{none}: holds no evidence" in said(report)
-    assert judge([none]).verdict == "no evidence"
-    assert judge([one, one, *one.iterdir()]).verdict == "safe"
-
-
-def test_an_error_of_the_first_start_is_not_held_against_the_next(tmp_path: Path) -> None:
-    first = Process(rank=None, pid=50, ppid=1, start=-900.0, instance="first").config()
-    first.line("error", message="no wrapt here", detail=None)
-    early = world(pid=200, start=-890.0, instance="own", rendezvous="tcp://10.0.0.1:1")
-    second = Process(rank=None, pid=50, ppid=1, start=-9.0, instance="second").config()
-    lives = [first, second, *early, *world(instance="second")]
-    for life in lives[2:]:
-        life.guarded()
-    report = judged(tmp_path, *lives)
-    assert [result.judgement.verdict for result in report.results] == ["unproven", "safe"]
-    assert report.results[0].server.workers[0].pid == 200
+def test_what_is_destroyed_was_there(tmp_path: Path) -> None:
+    ranks = original()
+    of(ranks[1], "workspace", state="destroyed")[0]["backend"] = "mnnvl"
+    assert judge([write(ranks, tmp_path)]).verdict == "unsafe"

@@ -10,12 +10,13 @@ from typing import Any
 import jsonschema
 import pytest
 
+from hisparse_guard.cli.report.contradictions import KNOWN
 from hisparse_guard.cli.report.decoding import STATES
-from hisparse_guard.cli.report.model import KNOWN
+from hisparse_guard.cli.report.exit_codes import EXIT_CODES
 from hisparse_guard.cli.report.report import judge
-from hisparse_guard.cli.report.verdict import EXIT_CODES
 from hisparse_guard.runtime.telemetry import events
-from tests.cli.report import test_edits as edits
+from tests.cli.report import test_edits, test_edits_of_ranks
+from tests.cli.report.editing import original, write
 from tests.cli.report.samples import Process, world
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
@@ -62,11 +63,14 @@ def check(report: Any) -> None:
     VALIDATOR.validate(json.loads(json.dumps(report.to_json())))
 
 
-@pytest.mark.parametrize("name", edits.EDITS)
+EDITS = {**test_edits.edit, **test_edits_of_ranks.edit}
+
+
+@pytest.mark.parametrize("name", EDITS)
 def test_the_json_of_any_edit_is_as_documented(tmp_path: Path, name: str) -> None:
-    ranks = edits.original()
-    edits.EDITS[name][0](ranks)
-    check(judge([edits.write(ranks, tmp_path)]))
+    ranks = original()
+    EDITS[name].function(ranks)
+    check(judge([write(ranks, tmp_path)]))
 
 
 def test_the_json_of_whole_reports_is_as_documented(tmp_path: Path) -> None:

@@ -1,100 +1,30 @@
-"""Edits of real evidence: what proves nothing must not read as safe.
-
-The evidence is of two ranks on vLLM 0.33.0, guard 0.1.0, lazy workspace; names and paths replaced.
-"""
+"""Edits of real evidence: what proves nothing must not read as safe."""
 
 from __future__ import annotations
 
-import copy
-import gzip
-import json
-import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hisparse_guard.cli.report.report import Report, judge
+from hisparse_guard.cli.report.report import judge
+from tests.cli.report.editing import (
+    DATA,
+    MNNVL,
+    WORKSPACE,
+    Edits,
+    Ranks,
+    append,
+    change,
+    of,
+    original,
+    renumber,
+    said,
+    without,
+    write,
+)
 
-DATA = Path(__file__).resolve().parents[2] / "data" / "evidence"
-Line = dict[str, Any]
-Ranks = list[list[Line]]
-
-MNNVL = {"backend": "mnnvl", "expected": "mnnvl"}
-
-
-def original() -> Ranks:
-    """The lines of rank 0 and of rank 1."""
-    return [
-        [json.loads(line) for line in path.read_text().splitlines()]
-        for path in sorted(DATA.glob("*.jsonl"))
-    ]
-
-
-def write(ranks: Ranks, folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    for number, lines in enumerate(ranks):
-        if lines:
-            host, pid = lines[0].get("host", "node-a"), lines[0].get("pid", number)
-            with (folder / f"hisparse-guard-{host}-{pid}.jsonl").open("a") as handle:
-                handle.writelines(json.dumps(line) + "\n" for line in lines)
-    return folder
-
-
-def said(report: Report) -> str:
-    reasons = [reason for result in report.results for reason in result.judgement.reasons]
-    return "\n".join([*reasons, *map(str, report.evidence.problems)])
-
-
-def of(lines: list[Line], event: str, **fields: Any) -> list[Line]:
-    return [
-        line
-        for line in lines
-        if line["event"] == event and all(line.get(name) == fields[name] for name in fields)
-    ]
-
-
-def change(lines: list[Line], event: str, **fields: Any) -> None:
-    for line in of(lines, event):
-        line.update(fields)
-
-
-def renumber(lines: list[Line]) -> None:
-    for number, line in enumerate(lines, start=1):
-        line["seq"] = number
-
-
-def append(lines: list[Line], event: str, **fields: Any) -> None:
-    envelope = {name: lines[-1][name] for name in ("schema", "ts", "host", "pid", "rank")}
-    envelope |= {name: lines[-1][name] for name in ("world_size", "start")}
-    lines.append({**envelope, "event": event, "seq": lines[-1]["seq"] + 1, **fields})
-
-
-def without(lines: list[Line], event: str, *, gap: bool = False) -> None:
-    lines[:] = [line for line in lines if line["event"] != event]
-    if not gap:
-        renumber(lines)
-
-
-WORKSPACE = {
-    "state": "made", "backend": "trtllm", "expected": "trtllm", "kind": None, "group_rank": 1,
-    "group_size": 2, "error": None, "hisparse": True, "serves": None,
-}  # fmt: skip
-
-
-# An edit changes the lines of both ranks; then the verdicts that it may have, and what is said.
-Edit = Callable[[Ranks], object]
-NOT_SAFE = {"unsafe", "disagreement", "partly guarded", "failed", "unproven"}
-EDITS: dict[str, tuple[Edit, set[str], str]] = {}
-
-
-def edit(name: str, *verdicts: str, says: str = "") -> Callable[[Edit], Edit]:
-    def enter(function: Edit) -> Edit:
-        EDITS[name] = (function, set(verdicts) or NOT_SAFE, says)
-        return function
-
-    return enter
+edit = Edits()
 
 
 @edit("rank 1 has mnnvl and no decision", "unsafe", says="mnnvl workspace under HiSparse")
@@ -212,93 +142,6 @@ def _(ranks: Ranks) -> None:
 @edit("an error event", "unproven", says="vLLM is not guarded there")
 def _(ranks: Ranks) -> None:
     append(ranks[1], "error", message="vLLM is not guarded there", detail=None)
-
-
-@edit("rank 5 in place of rank 1", "unproven", says="no evidence from rank 1")
-def _(ranks: Ranks) -> None:
-    for line in ranks[1]:
-        line["rank"] = 5
-
-
-@edit("rank -1 in place of rank 1", "unproven", says="no evidence from rank 1")
-def _(ranks: Ranks) -> None:
-    for line in ranks[1]:
-        line["rank"] = -1
-
-
-@edit("rank 0 twice", "partly guarded")
-def _(ranks: Ranks) -> None:
-    for line in ranks[1]:
-        line["rank"] = 0
-
-
-@edit("no rank known", "unproven")
-def _(ranks: Ranks) -> None:
-    for line in ranks[1]:
-        line["rank"] = None
-
-
-@edit("no world size known", "unproven")
-def _(ranks: Ranks) -> None:
-    for line in ranks[0] + ranks[1]:
-        line["world_size"] = None
-
-
-for _size in (0, 1, -2, 3, 10**12):
-
-    @edit(f"a world of {_size}")
-    def _(ranks: Ranks, size: int = _size) -> None:
-        for line in ranks[0] + ranks[1]:
-            line["world_size"] = size
-
-
-@edit("each rank a group of its own", "unproven", says="tensor parallel group of 2 ranks")
-def _(ranks: Ranks) -> None:
-    for lines in ranks:
-        for event in ("resolved", "workspace"):
-            change(lines, event, group_rank=0, group_size=1)
-
-
-@edit("both ranks are rank 0 of their group", "unproven")
-def _(ranks: Ranks) -> None:
-    change(ranks[1], "resolved", group_rank=0)
-    change(ranks[1], "workspace", group_rank=0)
-
-
-@edit("a group of 4 of which 2 are here", "unproven")
-def _(ranks: Ranks) -> None:
-    for lines in ranks:
-        change(lines, "resolved", group_size=4)
-        change(lines, "workspace", group_size=4)
-
-
-@edit("a second group without a workspace", "unproven")
-def _(ranks: Ranks) -> None:
-    for lines in ranks:
-        line = copy.deepcopy(of(lines, "resolved")[0])
-        lines.append({**line, "group": "9", "seq": 13})
-        change(lines, "workspace", group="2")
-        for line in of(lines, "resolved")[:-1]:
-            line["group"] = "2"
-
-
-@edit("hosts that meet at a loopback address", says="no evidence from rank")
-def _(ranks: Ranks) -> None:
-    for line in ranks[1]:
-        line["host"] = "node-b"
-
-
-for _address in (
-    "tcp://localhost:1", "tcp://[::1]:1", "tcp://127.1.2.3:1", "tcp://0.0.0.0:1", "file:///tmp/x",
-    "env://", "tcp://127.1:1", "tcp://[::ffff:127.0.0.1]:1", "tcp://LOCALHOST:1", "tcp://:1", "?",
-):  # fmt: skip
-
-    @edit(f"hosts that meet at {_address}", says="no evidence from rank")
-    def _(ranks: Ranks, address: str = _address) -> None:
-        for lines, host in zip(ranks, ("node-a", "node-b"), strict=True):
-            change(lines, "resolved", rendezvous=address)
-            for line in lines:
-                line["host"] = host
 
 
 @edit("the last re-creation failed", says="rank 1")
@@ -486,152 +329,9 @@ def test_the_evidence_as_it_stands_is_safe(tmp_path: Path) -> None:
     assert judge([write(original(), tmp_path)]).verdict == "safe"
 
 
-@pytest.mark.parametrize("name", EDITS)
+@pytest.mark.parametrize("name", edit)
 def test_edit(tmp_path: Path, name: str) -> None:
-    function, verdicts, says = EDITS[name]
-    ranks = original()
-    function(ranks)
-    report = judge([write(ranks, tmp_path)])
-    assert report.verdict in verdicts, said(report)
-    assert says in said(report)
-    assert report.exit_code in (1, 4)
-
-
-def test_both_hosts_of_a_loopback_address_are_servers(tmp_path: Path) -> None:
-    ranks = original()
-    EDITS["hosts that meet at a loopback address"][0](ranks)
-    report = judge([write(ranks, tmp_path)])
-    assert [one.judgement.missing for one in report.results] in ([[0], [1]], [[1], [0]])
-
-
-def test_one_process_in_two_files_is_as_bad_as_the_worse(tmp_path: Path) -> None:
-    ranks = original()
-    write(ranks, tmp_path / "good")
-    for line in of(ranks[1], "workspace"):
-        line.update(MNNVL)
-    write(ranks, tmp_path / "bad")
-    for order in (("good", "bad"), ("bad", "good")):
-        assert judge([tmp_path / name for name in order]).verdict == "unsafe"
-
-
-@pytest.mark.parametrize("how", ["each line a file", "twice", "last first"])
-def test_how_lines_are_spread_over_files_changes_nothing(tmp_path: Path, how: str) -> None:
-    ranks = original()
-    if how == "each line a file":
-        for number, line in enumerate(ranks[0] + ranks[1]):
-            (tmp_path / f"{number}.jsonl").write_text(json.dumps(line) + "\n")
-    elif how == "twice":
-        write([lines * 2 for lines in ranks], tmp_path)
-    else:
-        write([lines[::-1] for lines in ranks], tmp_path)
-    report = judge([tmp_path])
-    assert (report.verdict, report.evidence.problems) == ("safe", [])
-
-
-# Files beside the good ones
-
-
-def unsafe(folder: Path) -> Path:
-    ranks = original()
-    for lines in ranks:
-        change(lines, "workspace", **MNNVL)
-        for line in lines:
-            line["host"] = "node-z"
-    return write(ranks, folder)
-
-
-def _link_to_folder(beside: Path, hidden: Path) -> None:
-    (beside / "more").symlink_to(hidden)
-
-
-def _link_to_file(beside: Path, hidden: Path) -> None:
-    for path in hidden.iterdir():
-        (beside / path.name).symlink_to(path)
-
-
-@pytest.mark.parametrize("how", [_link_to_folder, _link_to_file])
-def test_links_are_followed(tmp_path: Path, how: Callable[[Path, Path], None]) -> None:
-    beside = write(original(), tmp_path / "evidence")
-    how(beside, unsafe(tmp_path / "hidden"))
-    (beside / "loop").symlink_to(beside)
-    assert judge([beside]).verdict == "unsafe"
-
-
-def _packed(suffix: str) -> Callable[[Path], None]:
-    def place(folder: Path) -> None:
-        data = gzip.compress(b"{}")
-        (folder / f"hisparse-guard-node-a-7.jsonl{suffix}").write_bytes(data)
-
-    return place
-
-
-def _named(name: str, data: bytes = b"") -> Callable[[Path], None]:
-    return lambda folder: (folder / name).write_bytes(data) and None
-
-
-def _fifo(folder: Path) -> None:
-    os.mkfifo(folder / "hisparse-guard-node-a-7.jsonl")
-
-
-BESIDE: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "gz": (_packed(".gz"), "is packed"),
-    "zst": (_packed(".zst"), "is packed"),
-    "an archive": (_named("evidence.tar.gz", b"x"), "is packed"),
-    "a zip": (_named("evidence.ZIP", b"x"), "is packed"),
-    "rotated": (_packed(".1"), "named like evidence"),
-    "a backup": (_named("hisparse-guard-node-a-7.jsonl~", b"x"), "named like evidence"),
-    "rotated, of another name": (_named("worker.jsonl.1", b"x"), "named like evidence"),
-    "a partial copy": (_named(".hisparse-guard-node-a-7.jsonl.Xy12", b"x"), "named like evidence"),
-    "empty": (_named("hisparse-guard-node-a-7.jsonl"), "is empty"),
-    "blank": (_named("hisparse-guard-node-a-7.jsonl", b"\n\n \n"), "is empty"),
-    "a pipe": (_fifo, "is not a file"),
-    "a dead link": (lambda f: (f / "x.jsonl").symlink_to(f / "none"), "cannot be read"),
-    "no JSON": (_named("hisparse-guard-node-a-7.jsonl", b"hello\n"), "not JSON"),
-    "UTF-16": (_named("hisparse-guard-node-a-7.jsonl", "{}\n".encode("utf-16")), "not JSON"),
-    "zeros": (_named("hisparse-guard-node-a-7.jsonl", b"\0" * 999), "cut short"),
-    "torn": (_named("hisparse-guard-node-a-7.jsonl", b'{"schema":1,"ts"'), "cut short"),
-    "huge number": (_named("x.jsonl", b'{"schema":' + b"9" * 9999 + b"}\n"), "x.jsonl"),
-    "nested": (_named("x.jsonl", b"[" * 99999 + b"\n"), "x.jsonl"),
-    "not UTF-8": (_named("x.jsonl", b'{"schema":1,"event":"\xff"}\n'), "x.jsonl"),
-}
-
-
-@pytest.mark.parametrize("name", BESIDE)
-def test_what_is_not_read_is_told_and_caps_the_verdict(tmp_path: Path, name: str) -> None:
-    place, says = BESIDE[name]
-    place(write(original(), tmp_path))
-    report = judge([tmp_path])
-    assert report.verdict == "unproven"
-    assert says in said(report)
-
-
-def test_an_unreadable_file_is_not_an_absent_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As another user; the tests may run as root, who can read all."""
-    import builtins
-
-    path = tmp_path / "hisparse-guard-node-a-4102.jsonl"
-    write(original(), tmp_path)
-    real = builtins.open
-
-    def refusing(name: Any, *arguments: Any, **options: Any) -> Any:
-        if str(name) == str(path):
-            raise PermissionError(13, "Permission denied", str(path))
-        return real(name, *arguments, **options)
-
-    monkeypatch.setattr(builtins, "open", refusing)
-    report = judge([tmp_path])
-    assert report.verdict in NOT_SAFE
-    assert "Permission denied" in said(report)
-
-
-def test_what_is_of_another_host_does_not_count(tmp_path: Path) -> None:
-    """The whole is unproven then; the server of this host is safe."""
-    write(original(), tmp_path)
-    (tmp_path / "hisparse-guard-node-z-7.jsonl").write_bytes(b"")
-    report = judge([tmp_path])
-    assert (report.verdict, report.results[0].judgement.verdict) == ("unproven", "safe")
+    edit.check(name, tmp_path)
 
 
 def test_a_run_that_ended_well_stays_safe(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ class Page(HTMLParser):
     [
         (lambda p: p.guarded(), 0, "safe"),
         (lambda p: p.observed(), 1, "unsafe"),
-        (lambda p: p.config().resolve(answer=(None, False), pinned="none"), 0, "safe"),
+        (lambda p: p.config().resolve(alone=None, answer=None, rule="no-backend"), 0, "safe"),
         (lambda p: p.config().resolve(), 4, "unproven"),
     ],
 )

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hisparse_guard.cli.report.report import Report, judge
-from tests.cli.report.test_edits import original, write
+from tests.cli.report.editing import original, write
 
 EXAMPLES = int(os.environ.get("HYPOTHESIS_EXAMPLES", "150"))
 Line = dict[str, Any]

@@ -1,4 +1,4 @@
-"""Which processes make a server, and what is said of it."""
+"""What is said of a server."""
 
 from __future__ import annotations
 
@@ -7,27 +7,9 @@ from typing import Any
 
 import pytest
 
-from hisparse_guard.cli.report.render.common import notes
-from hisparse_guard.cli.report.report import Report, judge
+from hisparse_guard.cli.report.report import judge
+from tests.cli.report.judging import judged, verdicts, why
 from tests.cli.report.samples import Process, world
-
-
-def judged(tmp_path: Path, *lives: Process) -> Report:
-    for life in lives:
-        life.write(tmp_path)
-    return judge([tmp_path])
-
-
-def verdicts(report: Report) -> list[str]:
-    return [result.judgement.verdict for result in report.results]
-
-
-def why(report: Report) -> str:
-    first = report.results[0]
-    return "\n".join(first.judgement.reasons + notes(first.server))
-
-
-# One server, each verdict
 
 
 def test_verified_on_all_ranks_is_safe(tmp_path: Path) -> None:
@@ -45,7 +27,10 @@ def test_made_without_a_getter_to_verify_is_safe(tmp_path: Path) -> None:
 @pytest.mark.parametrize("answer", [None, (None, False)])
 @pytest.mark.parametrize("pinned", [None, "none"])
 def test_no_all_reduce_is_safe(tmp_path: Path, answer: Any, pinned: str | None) -> None:
-    lives = [p.config().resolve(answer=answer, pinned=pinned) for p in world()]
+    fields = {"rule": "no-backend", "config_current": pinned is not None}
+    lives = [
+        p.config().resolve(alone=answer, answer=answer, pinned=pinned, **fields) for p in world()
+    ]
     report = judged(tmp_path, *lives)
     assert (report.verdict, report.exit_code) == ("safe", 0)
     assert "FlashInfer all-reduce is off" in why(report)
@@ -158,7 +143,8 @@ def test_groups_of_one_world_may_differ(tmp_path: Path) -> None:
     for life in lives[:2]:
         life.guarded()
     for life in lives[2:]:
-        life.config().resolve(answer=(None, False), alone=("mnnvl", False), pinned=None)
+        fields = {"rule": "multinode", "pinned": None}
+        life.config().resolve(answer=(None, False), alone=("mnnvl", False), **fields)
     report = judged(tmp_path, *lives)
     assert (report.verdict, len(report.results)) == ("safe", 1)
 
@@ -226,7 +212,9 @@ def test_no_workspace_yet_is_unproven(tmp_path: Path) -> None:
 def test_strict_that_refused_is_told(tmp_path: Path) -> None:
     forced: dict[str, str | None] = {"VLLM_FLASHINFER_ALLREDUCE_BACKEND": "mnnvl"}
     lives = [
-        p.config().resolve(answer=("mnnvl", False), rule="env", pinned=None)
+        p.config().resolve(
+            *(("mnnvl", False), ("mnnvl", False)), rule="env", env_backend="mnnvl", pinned=None
+        )
         for p in world(mode="strict", environment=forced)
     ]
     report = judged(tmp_path, *lives)
@@ -290,167 +278,6 @@ def test_only_processes_that_resolved_are_judged(tmp_path: Path) -> None:
     )
     assert verdicts(report) == ["safe"]
     assert [life.pid for life in report.results[0].server.others] == [10, 50, 77]
-
-
-# Which processes make a server
-
-
-def test_two_servers_side_by_side(tmp_path: Path) -> None:
-    prefill = world(rendezvous="tcp://127.0.0.1:1111", instance="p")
-    decode = world(rendezvous="tcp://127.0.0.1:2222", instance="d", pid=200)
-    report = judged(tmp_path, *(p.guarded() for p in prefill), *(p.observed() for p in decode))
-    assert verdicts(report) == ["unsafe", "safe"]
-    assert [result.server.latest for result in report.results] == [True, True]
-
-
-def test_a_server_over_nodes(tmp_path: Path) -> None:
-    """Instance ids and parents are a node's own there; the meeting address is not."""
-    lives = [
-        Process(
-            rank=r, world=4, host=f"node-{r // 2}", pid=100 + r, ppid=50 + r // 2,
-            instance=f"i{r // 2}", start=20.0 * (r // 2),
-        ).guarded()
-        for r in range(4)
-    ]  # fmt: skip
-    report = judged(tmp_path, *lives)
-    assert verdicts(report) == ["safe"]
-    assert report.results[0].server.hosts == ["node-0", "node-1"]
-
-
-def test_workers_that_make_their_own_config(tmp_path: Path) -> None:
-    """Then each has an instance id of its own; the meeting address is what they share."""
-    lives = world()
-    for number, life in enumerate(lives):
-        life.instance = f"own-{number}"
-    report = judged(tmp_path, *(p.guarded() for p in lives))
-    assert verdicts(report) == ["safe"]
-
-
-def test_restarts_are_runs_of_their_own(tmp_path: Path) -> None:
-    """The same pids, files and address: a container that restarts. The worst verdict leads."""
-    first = [p.observed() for p in world(mode="observe")]
-    second = [p.guarded() for p in world(start=600.0, instance="def456")]
-    report = judged(tmp_path, *first, *second)
-    assert verdicts(report) == ["unsafe", "safe"]
-    assert [result.server.latest for result in report.results] == [False, True]
-    assert (report.verdict, report.exit_code) == ("unsafe", 1)
-    assert len({result.server.identifier for result in report.results}) == 2
-
-
-def test_a_rank_that_starts_after_the_others_met_is_of_another_run(tmp_path: Path) -> None:
-    """Half of the first run is not guarded; a rank of the second must not fill its place."""
-    first = world(instance=None)[0].guarded()
-    second = world(start=600.0, instance=None, pid=200)
-    report = judged(tmp_path, first, *(p.guarded() for p in reversed(second)))
-    assert sorted(verdicts(report)) == ["partly guarded", "safe"]
-
-
-def test_containers_that_share_a_host_name_share_pids_too(tmp_path: Path) -> None:
-    """Two containers on the host's network, each with its own pid 7."""
-    lives = [Process(rank=r, world=2, pid=7, start=0.1 * r).guarded() for r in (0, 1)]
-    for number, life in enumerate(lives):
-        life.write(tmp_path / str(number))
-    report = judge([tmp_path])
-    assert [len(result.server.workers) for result in report.results] == [2]
-    assert report.verdict == "safe"
-
-
-def test_clocks_that_differ_much_are_not_safe(tmp_path: Path) -> None:
-    first, second = Process(rank=0), Process(rank=1, host="node-b", start=10800.0)
-    report = judged(tmp_path, first.guarded(), second.guarded())
-    assert report.verdict == "partly guarded"
-    assert "clocks of nodes differ" in (report.results[0].judgement.advice or "")
-
-
-def test_without_an_address_the_instance_counts(tmp_path: Path) -> None:
-    lives = [p.guarded() for p in world(rendezvous=None)]
-    other = [p.guarded() for p in world(rendezvous=None, instance="other", start=0.5, pid=200)]
-    assert verdicts(judged(tmp_path, *lives, *other)) == ["safe", "safe"]
-
-
-def test_without_either_the_parent_counts(tmp_path: Path) -> None:
-    lives = [p.guarded() for p in world(rendezvous=None, instance=None)]
-    other = Process(rendezvous=None, instance=None, ppid=51, pid=300).guarded()
-    assert sorted(verdicts(judged(tmp_path, *lives, other))) == ["partly guarded", "safe"]
-
-
-def test_replicas_with_worlds_of_their_own(tmp_path: Path) -> None:
-    """Data parallelism of a dense model: one instance, one world a replica."""
-    lives = [
-        life.guarded()
-        for replica in range(2)
-        for life in world(rendezvous=f"tcp://127.0.0.1:{4000 + replica}", pid=100 + 10 * replica)
-    ]
-    api = Process(rank=None, pid=5, ppid=1, start=-9.0).config()
-    report = judged(tmp_path, api, *lives)
-    assert verdicts(report) == ["safe", "safe"]
-    assert all([life.pid for life in result.server.others] == [5] for result in report.results)
-
-
-def test_forked_workers(tmp_path: Path) -> None:
-    """A forked child begins a life of its own and may see no config before it resolves."""
-    lives = [p.resolve().workspace() for p in world(instance=None)]
-    report = judged(tmp_path, Process(rank=None, pid=50, ppid=1, start=-5.0).config(), *lives)
-    assert verdicts(report) == ["safe"]
-    assert len(report.results[0].server.others) == 1
-
-
-def test_lost_lines_and_errors_cap_the_verdict(tmp_path: Path) -> None:
-    first, second = (p.guarded() for p in world())
-    first.line("error", message="a fresh decision differs from the pin", detail="none, trtllm")
-    del second.lines[1]
-    report = judged(tmp_path, first, second)
-    assert report.verdict == "unproven"
-    assert "a fresh decision differs from the pin (none, trtllm)" in why(report)
-    assert "1 line of evidence lost" in why(report)
-
-
-def test_errors_of_a_servers_other_processes_count(tmp_path: Path) -> None:
-    other = Process(rank=None, pid=50, ppid=1, start=-5.0)
-    other.config().line("error", message="no wrapt here", detail=None)
-    report = judged(tmp_path, other, *(p.guarded() for p in world()))
-    assert (report.verdict, len(report.results)) == ("unproven", 1)
-
-
-# What is shown to have ended
-
-
-def latest(report: Report) -> list[bool]:
-    return [result.server.latest for result in report.results]
-
-
-def test_silence_is_no_end(tmp_path: Path) -> None:
-    """Another run of the same model on the same host, at another address, days later."""
-    first = [p.observed() for p in world(mode="observe")]
-    second = [
-        p.guarded() for p in world(start=9e5, instance="x", pid=300, rendezvous="tcp://10.0.0.1:1")
-    ]
-    report = judged(tmp_path, *first, *second)
-    assert (verdicts(report), latest(report)) == (["unsafe", "safe"], [True, True])
-
-
-def test_every_worker_has_to_have_ended(tmp_path: Path) -> None:
-    first, second = (p.observed() for p in world(mode="observe"))
-    first.line("end", dropped=0).write(tmp_path)
-    second.write(tmp_path)
-    assert latest(judge([tmp_path])) == [True]
-    second.lines.clear()
-    second.line("end", dropped=0).write(tmp_path)
-    assert latest(judge([tmp_path])) == [False]
-
-
-def test_a_process_id_that_was_used_again_is_an_end(tmp_path: Path) -> None:
-    first = [p.observed() for p in world(mode="observe")]
-    later = [p.config(hisparse=False) for p in world(start=9e5, instance="x")]
-    report = judged(tmp_path, *first, *later)
-    assert latest(report)[0] is False and report.verdict == "unsafe"
-
-
-def test_a_loopback_address_of_another_host_is_no_successor(tmp_path: Path) -> None:
-    address = "tcp://127.0.0.1:29500"
-    first = [p.observed() for p in world(mode="observe", rendezvous=address)]
-    second = [p.guarded() for p in world(start=9e5, host="node-b", pid=300, rendezvous=address)]
-    assert latest(judged(tmp_path, *first, *second)) == [True, True]
 
 
 # What newer guards write

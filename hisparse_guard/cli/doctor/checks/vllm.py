@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from hisparse_guard.cli.doctor.model import Facts, Finding
 
@@ -74,6 +75,10 @@ def signs(facts: Facts) -> Iterator[Finding]:
             "a plugin that vLLM loads names HiSparse, or cannot be read: "
             f"{_first(plugins.hisparse or plugins.unreadable)}",
         )
+    lost = [f"{p['name']} ({p['value']})" for p in facts.seen["plugins"] if not _has_code(p)]
+    if lost:
+        text = f"the code of a plugin that vLLM loads is not found: {_first(tuple(lost))}"
+        yield Finding("unknown", "signs", text)
     if plugins.workspace:
         yield Finding(
             "unknown",
@@ -96,6 +101,10 @@ def signs(facts: Facts) -> Iterator[Finding]:
                 f"FlashInfer's workspace is also named in {_first(others)}: one made there may "
                 "pass the guard by",
             )
+
+
+def _has_code(plugin: Mapping[str, Any]) -> bool:
+    return bool(plugin["own"] or any(plugin["folders"]))
 
 
 def _first(names: tuple[str, ...]) -> str:

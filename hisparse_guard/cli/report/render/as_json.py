@@ -6,11 +6,11 @@ from typing import Any
 
 from hisparse_guard.cli import kernel_class
 from hisparse_guard.cli.report.decoding import Miss
+from hisparse_guard.cli.report.exit_codes import MEANING, Verdict
 from hisparse_guard.cli.report.history import misses_of, timeline
 from hisparse_guard.cli.report.model import Process
 from hisparse_guard.cli.report.render.common import kernel_classes, notes
 from hisparse_guard.cli.report.report import Report, Result
-from hisparse_guard.cli.report.verdict import MEANING, Verdict
 from hisparse_guard.runtime.telemetry.events import Armed, to_json
 
 _ARMED = (

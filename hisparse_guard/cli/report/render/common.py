@@ -11,7 +11,7 @@ from hisparse_guard.cli.report.files import NAME
 from hisparse_guard.cli.report.model import NONE, Process, moment
 from hisparse_guard.cli.report.report import Report
 from hisparse_guard.cli.report.servers import Server
-from hisparse_guard.cli.report.verdict import serves
+from hisparse_guard.cli.report.worker_verdict import serves
 
 # Tones of the page; the terminal has the same in its own colours.
 TONE: dict[str, str] = {

@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 
 from hisparse_guard import __version__
 from hisparse_guard.cli.output import page_parts
+from hisparse_guard.cli.report.exit_codes import EXIT_CODES, MEANING
 from hisparse_guard.cli.report.history import misses_of, timeline
 from hisparse_guard.cli.report.render.common import (
     TONE,
@@ -19,7 +20,6 @@ from hisparse_guard.cli.report.render.common import (
     workspace,
 )
 from hisparse_guard.cli.report.report import Report
-from hisparse_guard.cli.report.verdict import EXIT_CODES, MEANING
 
 _MOST_WORKERS = 2000
 _MOST_MISSES = 300

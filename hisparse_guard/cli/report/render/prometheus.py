@@ -7,10 +7,11 @@ import re
 from prometheus_client import CollectorRegistry, Gauge
 
 from hisparse_guard.cli.output import printable
+from hisparse_guard.cli.report.exit_codes import EXIT_CODES
 from hisparse_guard.cli.report.model import Process
 from hisparse_guard.cli.report.render.common import kernel_classes
 from hisparse_guard.cli.report.report import Report, Result
-from hisparse_guard.cli.report.verdict import EXIT_CODES, serves
+from hisparse_guard.cli.report.worker_verdict import serves
 
 
 class _Gauges:

@@ -10,8 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from hisparse_guard.cli.output import plural, print_table, printable
+from hisparse_guard.cli.report.exit_codes import EXIT_CODES, MEANING, Verdict
 from hisparse_guard.cli.report.history import misses_of
 from hisparse_guard.cli.report.model import Process
+from hisparse_guard.cli.report.ranks import ranges
 from hisparse_guard.cli.report.render.common import (
     TONE,
     clock,
@@ -22,7 +24,6 @@ from hisparse_guard.cli.report.render.common import (
     workspace,
 )
 from hisparse_guard.cli.report.report import Report, Result
-from hisparse_guard.cli.report.verdict import EXIT_CODES, MEANING, Verdict, ranges
 
 _STYLE = {"bad": "bold red", "warn": "bold yellow", "good": "bold green", "calm": "bold"}
 
