@@ -66,7 +66,7 @@ NAME_FLAGS = frozenset(
 )
 
 # Keys of manifests whose value is a name that the manifest needs to be read.
-NAME_KEYS = frozenset(("name", "kv_connector", "kv_role"))
+NAME_KEYS = frozenset(("name", "image", "kv_connector", "kv_role"))
 
 _ENVIRONMENT = re.compile(
     r"(?:VLLM|HISPARSE_GUARD|FLASHINFER|CUDA|NCCL|NVIDIA|TORCH|PYTORCH|TORCHINDUCTOR|UCX|NIXL|RAY|OMP|"

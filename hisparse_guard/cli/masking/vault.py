@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, quote_plus
 
+import re2
+
 from hisparse_guard.cli.masking import policy
 from hisparse_guard.cli.masking.local_names import LocalNames
 from hisparse_guard.cli.masking.text import MASK, is_secret_name, mask
@@ -102,13 +104,13 @@ class Vault:
 
     def blank(self, text: str) -> tuple[str, int]:
         """The text without the known secrets, and how many there were."""
-        count = 0
-        for form in sorted(self._forms, key=len, reverse=True):
-            found = text.count(form)
-            if found:
-                text = text.replace(form, MASK)
-                count += found
-        return text, count
+        if not self._forms:
+            return text, 0
+        forms = "|".join(map(re2.escape, sorted(self._forms, key=len, reverse=True)))
+        options = re2.Options()
+        options.case_sensitive, options.max_mem = False, 1 << 30
+        found: tuple[str, int] = re2.compile(forms, options).subn(MASK, text)
+        return found
 
     def blank_json(self, value: Any) -> Any:
         """A copy of a JSON document without known secrets, nor what looks like one."""

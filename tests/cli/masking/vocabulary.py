@@ -95,6 +95,7 @@ def vocabulary() -> list[str]:
     texts = [path for path in ours.rglob("*") if path.suffix in (".py", ".toml", ".j2")]
     texts += [path for path in (here / "data" / "logs").iterdir() if path.suffix == ".log"]
     found |= of_text([*texts, Path(__file__).with_name("more-words.txt")])
+    # What people take for passwords, and no message needs.
     left_out = of_text([Path(__file__).with_name("not-words.txt")])
     return sorted(found - left_out)
 
