@@ -53,9 +53,12 @@ def _texts(tree: ast.AST) -> Iterator[str]:
             yield node.attr
         elif isinstance(node, ast.Name):
             yield node.id
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            if re.fullmatch(r"--[a-z][a-z0-9-]+|[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+", node.value):
-                yield node.value
+        elif (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and re.fullmatch(r"--[a-z][a-z0-9-]+|[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+", node.value)
+        ):
+            yield node.value
 
 
 def of_code(folders: Iterable[Path]) -> Counter[str]:
