@@ -188,7 +188,8 @@ class Runner:
     async def _same(self, when: str) -> None:
         found = self._identity.changed(await self._server.signs())
         if found is not None:
-            self.result.changed = f"{found}, seen {when}"
+            # What was seen first says more.
+            self.result.changed = self.result.changed or f"{found}, seen {when}"
             raise Ended(self.result.changed)
 
     async def _level(self, number: int) -> None:
