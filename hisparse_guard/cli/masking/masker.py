@@ -129,7 +129,7 @@ class Masker:
         lowered = key.lower()
         if lowered in _COMMAND_KEYS:
             return self.script(text)
-        if lowered in policy.NAME_KEYS and policy.harmless_name(text):
+        if lowered in policy.NAME_KEYS and self._vault.harmless(text):
             return text
         return self.hide(text)
 
@@ -154,7 +154,7 @@ class Masker:
                 flag = "" if equals else name
                 found.append(self._flag(name, equals, value))
                 continue
-            if found[-1:] == ["serve"] and policy.harmless_model(word):
+            if found[-1:] == ["serve"] and self._vault.harmless(word):
                 found.append(word)
                 continue
             found.append(self._word(word, flag))
@@ -169,8 +169,8 @@ class Masker:
             self.hide(name[2:], secret=True)
             self.hide(name[2:] + equals + value, secret=True)
             return name[:2] + MASK
-        if policy.looks_random(name):
-            return self.hide(name, secret=True)
+        if not policy.harmless_name(name):
+            return self.hide(name + equals + value, secret=policy.looks_random(name))
         return f"{name}={self._flag_value(name, value)}" if equals else name
 
     def _flag_value(self, flag: str, value: str) -> str:
@@ -178,7 +178,7 @@ class Masker:
             return self.hide(value, secret=True)
         if len(flag) == 2 and flag not in ("-m", "-n"):
             return self._single_letter(value)
-        if policy.harmless(value) or (flag in policy.NAME_FLAGS and policy.harmless_model(value)):
+        if policy.harmless(value) or (flag in policy.NAME_FLAGS and self._vault.harmless(value)):
             return value
         if value[:1] in "{[":
             nested = self._nested(value, flag, 0)
@@ -197,8 +197,8 @@ class Masker:
 
     def _assignment(self, found: re.Match[str]) -> str:
         name, value = found[1], found[2]
-        if policy.looks_random(name):
-            return self.hide(found[0], secret=True)
+        if not policy.harmless_name(name):
+            return self.hide(found[0], secret=policy.looks_random(name))
         if policy.harmless_variable(name, value) or not value:
             return found[0]
         return found[0][: found.start(2)] + self.hide(value, secret=is_secret_name(name))

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
+from importlib.resources import files
 from itertools import pairwise
 
 from hisparse_guard.cli.masking.text import is_secret_name
 
 # A number, a quantity, a duration, a version, a list of small numbers, true or false.
-_SHAPES = re.compile(
+SHAPE = (
     r"[+-]?\d{1,12}(?:\.\d{1,9})?(?:e[+-]?\d{1,3})?(?:[KMGTP]i?B?|m|s|ms|h|d|%)?"
     r"|v?\d{1,4}(?:\.(?:\d{1,5}|post\d+|dev\d+|rc\d+)){1,5}(?:rc\d+)?(?:\+(?:cu\d{2,3}|cpu|g[0-9a-f]{7,9}))?"
     r"|\d{1,4}(?:,\d{1,4}){1,63}|\d{1,5}-\d{1,5}|\d{1,5}:\d{1,5}|0x[0-9a-f]{1,16}"
     r"|\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?)?"
-    r"|true|false|yes|no|on|off|none|null|auto|",
-    re.I,
+    r"|true|false|yes|no|on|off|none|null|auto"
 )
+_SHAPES = re.compile(rf"{SHAPE}|", re.I)
 
 # Words that vLLM, HiSparse, NCCL, Kubernetes and Compose use for themselves.
 WORDS = frozenset(
@@ -64,14 +66,17 @@ NAME_FLAGS = frozenset(
 )
 
 # Keys of manifests whose value is a name that the manifest needs to be read.
-NAME_KEYS = frozenset(("name", "kv_connector", "kv_role"))
+NAME_KEYS = frozenset(("name", "image", "kv_connector", "kv_role"))
 
 _ENVIRONMENT = re.compile(
     r"(?:VLLM|HISPARSE_GUARD|FLASHINFER|CUDA|NCCL|NVIDIA|TORCH|PYTORCH|TORCHINDUCTOR|UCX|NIXL|RAY|OMP|"
     r"TRITON|GLOO)_[A-Z0-9_]{2,60}|PYTHON(?:HASHSEED|UNBUFFERED|DONTWRITEBYTECODE|FAULTHANDLER)"
 )
-_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,80}(?:/[A-Za-z0-9_.-]{1,80}){0,2}")
-_MODEL = re.compile(r"[A-Za-z0-9][\w.-]{0,60}(?:/[A-Za-z0-9][\w.-]{0,80})?")
+# A word, or words in one (`EngineCore`, `Worker2`); `_` and the like stand between others.
+_RUN = re.compile(r"[^\W_]+")
+_CAMEL = re.compile(r"([A-Z]?[a-z]{2,}|[A-Z]{2,}(?![a-z]))+\d{0,2}")
+_CAMEL_WORD = re.compile(r"[A-Z]?[a-z]{2,}|[A-Z]{2,}(?![a-z])")
+_MOST_NAME = 200
 _PIECE = re.compile(r"[A-Za-z0-9]+")
 _LONG = 10
 
@@ -99,19 +104,42 @@ def harmless(value: str) -> bool:
     return bool(_SHAPES.fullmatch(value)) or value.lower() in WORDS
 
 
+@lru_cache(maxsize=1)
+def _vocabulary() -> frozenset[str]:
+    """Words that vLLM, its libraries, Kubernetes and this package use (`words.txt`)."""
+    text = files(__package__).joinpath("words.txt").read_text(encoding="utf-8")
+    return frozenset(text.split()) | WORDS
+
+
+@lru_cache(maxsize=65536)
+def _known_run(run: str) -> bool:
+    known = _vocabulary()
+    if run.lower() in known or (run.isascii() and run.isdigit() and len(run) <= 12):
+        return True
+    return bool(_CAMEL.fullmatch(run)) and all(
+        word.lower() in known for word in _CAMEL_WORD.findall(run)
+    )
+
+
+def known_words(text: str, also: frozenset[str] = frozenset()) -> bool:
+    """Whether each word and number of it is one that servers use for themselves.
+
+    Args:
+        also: other words, in small letters.
+    """
+    return all(_known_run(run) or run.lower() in also for run in _RUN.findall(text))
+
+
 def harmless_name(name: str) -> bool:
-    """Whether a key, or what stands where names stand, looks like one."""
-    return bool(_IDENTIFIER.fullmatch(name)) and not looks_random(name)
-
-
-def harmless_model(value: str) -> bool:
-    return bool(_MODEL.fullmatch(value)) and not looks_random(value) and "://" not in value
+    """Whether a key, or what stands where names stand, is made of known words."""
+    return len(name) <= _MOST_NAME and name.isprintable() and known_words(name)
 
 
 def harmless_variable(name: str, value: str) -> bool:
     """Whether an environment variable may be kept: by its name and by its value's shape."""
     return (
         bool(_ENVIRONMENT.fullmatch(name))
+        and harmless_name(name)
         and not is_secret_name(name)
         and (harmless(value) or all(harmless(word) for word in value.split(",")))
     )

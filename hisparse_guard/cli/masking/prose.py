@@ -38,6 +38,15 @@ _KNOWN = re.compile(
 )
 # No version, symbol or time is longer, and what a client sends may be.
 _MOST_KNOWN = 400
+# What is kept by its shape, and words joined by signs, of which one unknown word masks all.
+_TOKEN = re.compile(
+    rf"(?P<shape>(?<![\w.+-])(?:{policy.SHAPE}|ramp-[0-9a-f]{{1,6}}(?:-\d{{1,9}}){{2,3}})(?![\w+-]|\.\w))"
+    r"|<(?:path|host|user|address)>|\w+(?:[-.+@/\\~!#$%^&*?]+\w+)*",
+    re.I,
+)
+# A number under a masked name, and masks side by side.
+_NUMBERED = re.compile(r"\*\*\*(\\*['\"]?\s*(?:=>|:=|[=:])\s*\\*['\"]?)[\d.,-]{2,}")
+_SIDE_BY_SIDE = re.compile(r"\*\*\*(?:[^\w\s'\",:=|(){}\[\]<>]?\*\*\*)+")
 _BEGIN, _END = re.compile(r"-----BEGIN [A-Z0-9 ]*-----"), re.compile(r"-----END [A-Z0-9 ]*-----")
 
 
@@ -112,7 +121,19 @@ class Prose:
         self.count += text.count(MASK)
         self._remember(found)
         text = _QUERY.sub(self._parameter, _URL.sub(self._url, text))
-        return _WORD.sub(self._word, text)
+        text = _WORD.sub(self._word, text)
+        if self._vault.names is not None:
+            text = self._vault.names.blank(text)
+        text = _TOKEN.sub(self._token, text)
+        return _SIDE_BY_SIDE.sub(MASK, _NUMBERED.sub(rf"{MASK}\1{MASK}", text))
+
+    def _token(self, found: re.Match[str]) -> str:
+        """Kept are known words and known shapes: nobody can say what else is a secret."""
+        token = found[0]
+        if found["shape"] or token[0] == "<" or self._vault.harmless(token):
+            return token
+        self.count += 1
+        return MASK
 
     def _remember(self, values: Iterable[str]) -> None:
         for value in values:
@@ -177,11 +198,17 @@ class Prose:
                 shown = masker.document({"env": value})["env"]
                 self.count += masker.count
                 return shown
-            return {
-                self.text(str(name)): self.document(one, name_of_value(value, str(name), key))
-                for name, one in value.items()
-            }
+            return dict(self._member(value, str(name), one, key) for name, one in value.items())
         return value
+
+    def _member(
+        self, mapping: dict[str, Any], name: str, value: Any, outer: str
+    ) -> tuple[str, Any]:
+        shown = self.text(name)
+        if MASK in shown and type(value) in (int, float):
+            self.count += 1
+            return shown, MASK
+        return shown, self.document(value, name_of_value(mapping, name, outer))
 
     def _string(self, value: str, key: str) -> str:
         """Text inside JSON is lines too: those of a log's messages go on from one to the next."""

@@ -5,17 +5,21 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-from hisparse_guard.cli.masking.policy import WORDS
+import re2
+
+from hisparse_guard.cli.masking import policy
+from hisparse_guard.cli.masking.local_names import LocalNames
 from hisparse_guard.cli.masking.text import MASK, is_secret_name, mask
 
 # Shorter values are common words sooner than secrets.
 SHORTEST = 6
 # Words that stand beside secret names and are none.
-COMMON = WORDS | set(
+COMMON = policy.WORDS | set(
     """
     secret password token bearer basic digest string object optional required missing invalid failed
     failure unknown expired provided header headers request response server client engine worker
@@ -25,10 +29,16 @@ COMMON = WORDS | set(
 
 
 class Vault:
-    """Known secrets of one archive."""
+    """What is known of one archive's words: secrets, and what the operator named as none.
+
+    Attributes:
+        names: blanks local names; None: they are kept.
+    """
 
     def __init__(self) -> None:
         self._forms: dict[str, None] = {}
+        self.names: LocalNames | None = None
+        self._allowed: frozenset[str] = frozenset()
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str]) -> Vault:
@@ -38,6 +48,20 @@ class Vault:
             if is_secret_name(name):
                 found.add(value)
         return found
+
+    def allow(self, text: str) -> None:
+        """Words of a name that is to be read: of the model that was asked for."""
+        self._allowed |= {word.lower() for word in re.findall(r"[^\W_]+", text)}
+
+    def harmless(self, text: str) -> bool:
+        """Whether `text` is made of words that servers use, or that were allowed."""
+        if len(text) > 400 or not text.isprintable():
+            return False
+        if policy.known_words(text, self._allowed):
+            return True
+        # Asked for by --keep-names: a path, a host or an address.
+        local = "/" in text or "." in text
+        return self.names is None and local and not policy.looks_random(text)
 
     def add(self, value: str) -> None:
         """Remembers a secret, in every form in which it may be written."""
@@ -80,13 +104,13 @@ class Vault:
 
     def blank(self, text: str) -> tuple[str, int]:
         """The text without the known secrets, and how many there were."""
-        count = 0
-        for form in sorted(self._forms, key=len, reverse=True):
-            found = text.count(form)
-            if found:
-                text = text.replace(form, MASK)
-                count += found
-        return text, count
+        if not self._forms:
+            return text, 0
+        forms = "|".join(map(re2.escape, sorted(self._forms, key=len, reverse=True)))
+        options = re2.Options()
+        options.case_sensitive, options.max_mem = False, 1 << 30
+        found: tuple[str, int] = re2.compile(forms, options).subn(MASK, text)
+        return found
 
     def blank_json(self, value: Any) -> Any:
         """A copy of a JSON document without known secrets, nor what looks like one."""

@@ -166,6 +166,8 @@ class Api:
                     "wrong answer", f"compressed ({printable(coding, 20)}), which was not asked for"
                 )
             if started is not None:
+                if response.headers.get("trailer"):
+                    raise BadAnswer("wrong answer", "announces trailers, which cannot be read")
                 started(response.status_code)
             taken = 0
             async for block in response.aiter_raw():

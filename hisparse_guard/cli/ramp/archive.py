@@ -70,12 +70,12 @@ class Contents:
             except LeftOut as error:
                 self.left_out.append(f"{name}: {error}")
 
-    def blank(self, names: LocalNames | None) -> None:
+    def blank(self) -> None:
         """Blanks every known secret in every file, and local names."""
         for name, masked in self.files.items():
             text, count = self.vault.blank(masked.text)
-            if names is not None:
-                text = names.blank(text)
+            if self.vault.names is not None:
+                text = self.vault.names.blank(text)
             self.files[name] = Masked(text, masked.count + count)
 
     def scan(self) -> list[tuple[str, int, str, str]]:
@@ -100,16 +100,17 @@ def write_archive(
         NotWritten: a scan of the masked files still finds something.
     """
     contents = Contents(vault)
+    vault.names = None if wanted.keep_names else LocalNames(_hosts(result, wanted))
+    vault.allow(result.model)
     _collect(contents, result, document, judged, wanted)
-    names = None if wanted.keep_names else LocalNames(_hosts(result, wanted))
-    contents.blank(names)
+    contents.blank()
     for _ in range(SCANS):
         found = contents.scan()
         if not found:
             break
         for _, _, _, value in found:
             vault.add(value)
-        contents.blank(names)
+        contents.blank()
     if found := contents.scan():
         where = "; ".join(f"{name} line {line} ({kind})" for name, line, kind, _ in found[:5])
         raise NotWritten(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field, replace
 
-from hisparse_guard.cli.ramp.server import Server, Signs
+from hisparse_guard.cli.ramp.server import ASK_S, Server, Signs
 
 # The models' `created` is in whole seconds, and some releases make it anew for each answer.
 APART_S = 1.2
@@ -25,10 +25,12 @@ class Identity:
 
     Attributes:
         first: signs that hold still, by address.
+        clocks: the latest `created` of servers that make it anew for each answer.
         not_shown: what could not be told, in words.
     """
 
     first: dict[str, Signs] = field(default_factory=dict)
+    clocks: dict[str, int] = field(default_factory=dict)
     not_shown: list[str] = field(default_factory=list)
 
     @classmethod
@@ -45,7 +47,11 @@ class Identity:
                 for name in SIGNS
             }
             found.first[url] = replace(signs, **still)
-            if signs.started != again.started or signs.version != again.version:
+            clock = _is_clock(signs.created, again.created)
+            if clock and again.created is not None:
+                found.clocks[url] = again.created
+            moved = {name for name in SIGNS if getattr(signs, name) != getattr(again, name)}
+            if moved - ({"created"} if clock else set()):
                 found.not_shown.append(
                     "several servers answer at one address: name each with --engine-url"
                 )
@@ -56,15 +62,29 @@ class Identity:
         found.not_shown = list(dict.fromkeys(found.not_shown))
         return found
 
-    def changed(self, now: dict[str, Signs]) -> str | None:
-        """What is another than at the start, in words; None where nothing is."""
+    def changed(self, now: dict[str, Signs], *, busy: bool = False) -> str | None:
+        """What is another than at the start, in words; None where nothing is.
+
+        Args:
+            busy: the server is under load, and may have been too slow to tell a sign.
+        """
         for url, first in self.first.items():
+            created = now[url].created
+            if url in self.clocks and created is not None:
+                if created < self.clocks[url]:
+                    return "another server answers: the model's time of creation went back"
+                self.clocks[url] = created
             for name, text in SIGNS.items():
                 before, after = getattr(first, name), getattr(now[url], name)
-                if before is None:
+                if before is None or (after is None and busy):
                     continue
                 if after is None:
                     return f"another server answers: it no longer tells its {name}"
                 if before != after:
                     return f"another server answers: {text} ({before} to {after})"
         return None
+
+
+def _is_clock(one: int | None, two: int | None) -> bool:
+    """Whether `created` is merely the time of the answer."""
+    return one is not None and two is not None and 0 < two - one <= 2 * ASK_S + APART_S

@@ -15,6 +15,9 @@ PROMPTS = (
     "The opposite of hot is",
 )
 TOKENS = 16
+# Under load numbers are rounded otherwise, and a late token may fall differently; these prompts
+# leave no doubt about the first ones.
+SURE_PART = 4
 
 
 async def ask(server: Server, deadline_s: float) -> list[Stream]:
@@ -29,8 +32,48 @@ async def ask(server: Server, deadline_s: float) -> list[Stream]:
     return found
 
 
-def _told(stream: Stream) -> str:
-    return f"{stream.token_ids}" if stream.token_ids else stream.answer
+def _told(stream: Stream) -> list[int] | str:
+    return stream.token_ids or stream.answer
+
+
+@dataclass
+class UnderLoad:
+    """What known prompts were answered while the load was on.
+
+    Attributes:
+        wrong, late: answers that differ from their beginning on, or later only.
+        failed: the first question that was not answered, in words.
+    """
+
+    asked: int = 0
+    wrong: int = 0
+    late: int = 0
+    failed: str | None = None
+
+    @property
+    def finding(self) -> str | None:
+        if self.failed:
+            return f"a known-answer request fails under load: {self.failed}"
+        # As without load, a difference must be there twice.
+        if self.wrong > 1:
+            return f"{self.wrong} of {self.asked} known answers under load are wrong from the start"
+        return None
+
+    @property
+    def doubt(self) -> str | None:
+        """What keeps the answers under load from being shown right, and is no finding."""
+        if self.wrong == 1:
+            return f"that answers under load are right (1 of {self.asked} known ones was wrong)"
+        return None
+
+    @property
+    def remark(self) -> str | None:
+        if self.late:
+            return (
+                f"that answers under load are right to the end ({self.late} of {self.asked} known"
+                " ones end otherwise: rounding, or a fault)"
+            )
+        return None
 
 
 @dataclass
@@ -44,7 +87,7 @@ class KnownAnswers:
         not_shown: what could not be told, in words.
     """
 
-    stable: dict[int, str] = field(default_factory=dict)
+    stable: dict[int, list[int] | str] = field(default_factory=dict)
     text: bool = False
     varied: bool = False
     not_shown: list[str] = field(default_factory=list)
@@ -64,6 +107,29 @@ class KnownAnswers:
         if not found.stable:
             found.not_shown.append("that answers are right: this server answers never alike twice")
         return found
+
+    async def ask_under_load(
+        self, server: Server, deadline_s: float, number: int, seen: UnderLoad
+    ) -> None:
+        """Asks one of the stable prompts, a second time at once where the answer is wrong."""
+        numbers = list(self.stable)
+        if not numbers:
+            return
+        prompt = numbers[number % len(numbers)]
+        right = self.stable[prompt]
+        sure = max(1, len(right) // SURE_PART)
+        for _ in range(2):
+            try:
+                stream = await server.complete(PROMPTS[prompt], TOKENS, deadline_s=deadline_s)
+            except BadAnswer as error:
+                seen.failed = seen.failed or str(error)
+                return
+            seen.asked += 1
+            told = _told(stream)
+            if told[:sure] == right[:sure]:
+                seen.late += told != right
+                return
+            seen.wrong += 1
 
     def differ(self, answers: list[Stream]) -> list[int]:
         return [n for n, answer in self.stable.items() if _told(answers[n]) != answer]

@@ -175,6 +175,7 @@ class Result:
         known: the known-answer checks, "after" and "control": None (alike) or what differs.
         judged: what `triage` and `report` say of the logs and the evidence given.
         not_shown: what this ramp could not tell, in words.
+        doubt: of that, what keeps it from being passed, or None.
     """
 
     base_url: str
@@ -195,6 +196,7 @@ class Result:
     known: dict[str, str | None] = field(default_factory=dict)
     judged: dict[str, Judged] = field(default_factory=dict)
     not_shown: list[str] = field(default_factory=list)
+    doubt: str | None = None
     internal_error: bool = False
 
     @property
@@ -256,6 +258,7 @@ class Result:
             and not self.partial
             and not self.failed
             and self.answers_without_text < self.done
+            and self.doubt is None
         )
         return "passed" if self.alive and whole and "after" in self.known else "inconclusive"
 

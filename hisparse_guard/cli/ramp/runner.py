@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from hisparse_guard.cli.output import plural
 from hisparse_guard.cli.ramp.api import BadAnswer
 from hisparse_guard.cli.ramp.identity import Identity
-from hisparse_guard.cli.ramp.known import KnownAnswers, control
+from hisparse_guard.cli.ramp.known import KnownAnswers, UnderLoad, control
 from hisparse_guard.cli.ramp.load import Load
 from hisparse_guard.cli.ramp.prompts import CALIBRATION_WORDS, Conversations, Prompts, words
 from hisparse_guard.cli.ramp.result import LevelResult, Request, Result
@@ -63,7 +63,7 @@ class Runner:
         self._control = control_server
         self._pool = pool or []
         self._identity = Identity()
-        self._known = KnownAnswers()
+        self._known, self._under_load = KnownAnswers(), UnderLoad()
         self._prompts = Prompts(load.seed, [])
         self._moved = time.monotonic()
 
@@ -91,6 +91,9 @@ class Runner:
         self.result.ended = now()
 
     def _doubts(self) -> None:
+        self.result.known["under_load"] = self._under_load.finding
+        self.result.doubt = self._under_load.doubt
+        self.result.not_shown += filter(None, (self.result.doubt, self._under_load.remark))
         if silent := self.result.answers_without_text:
             self.result.not_shown.append(
                 f"that {plural(silent, 'answer')} of the load are no garbage (token ids, no text)"
@@ -185,7 +188,8 @@ class Runner:
     async def _same(self, when: str) -> None:
         found = self._identity.changed(await self._server.signs())
         if found is not None:
-            self.result.changed = f"{found}, seen {when}"
+            # What was seen first says more.
+            self.result.changed = self.result.changed or f"{found}, seen {when}"
             raise Ended(self.result.changed)
 
     async def _level(self, number: int) -> None:
@@ -198,21 +202,22 @@ class Runner:
         self._moved = time.monotonic()
         work = asyncio.ensure_future(self._work(level))
         watch = asyncio.ensure_future(self._watch(level))
+        asking = asyncio.ensure_future(self._ask_known(number, work))
         reason = "the ramp was ended"
         try:
             await asyncio.wait((work, watch), return_when=asyncio.FIRST_COMPLETED)
             if work.done():
                 work.result()
+                await self._known_answered(asking)
                 await self._after_level(level)
             else:
-                reason = self.result.stopped = f"the engine is dead: {watch.result()}"
-                self.result.engine_dead = watch.result()
+                reason = self.result.stopped = watch.result()
                 level.state = "stopped"
         except asyncio.CancelledError:
             level.state = "interrupted"
             raise
         finally:
-            await _end(work, watch)
+            await _end(work, watch, asking)
             for request in level.requests:
                 if not request.settled:
                     sent = request.sent is not None
@@ -220,6 +225,21 @@ class Runner:
                     request.fail("cut off" if sent else "not sent", reason)
             level.ended = time.time()
             self._progress.level_ended(level)
+
+    async def _ask_known(self, number: int, work: asyncio.Future[None]) -> None:
+        """Known prompts, one at a time, as long as the level runs."""
+        while not work.done():
+            await self._known.ask_under_load(
+                self._server, self._load.timeout_s, number, self._under_load
+            )
+            number += 1
+            await asyncio.wait((work,), timeout=CHECK_EVERY_S)
+
+    async def _known_answered(self, asking: asyncio.Future[None]) -> None:
+        """Waits for the one that is still open at the end of a level."""
+        await asyncio.wait((asking,), timeout=self._probe_timeout_s)
+        if not asking.done():
+            self._under_load.failed = f"no answer {self._probe_timeout_s:g} s after the level"
 
     async def _after_level(self, level: LevelResult) -> None:
         """After failures, whether the engine lives: all may have failed between two checks."""
@@ -297,7 +317,8 @@ class Runner:
         return stream if request.done else None
 
     async def _watch(self, level: LevelResult) -> str:
-        """Returns what shows that the engine is dead; never, as long as it is not."""
+        """Returns why the level cannot go on: a dead engine, another server; never, as long as
+        all is well."""
         bad, failed = 0, 0
         while True:
             await asyncio.sleep(CHECK_EVERY_S)
@@ -310,7 +331,12 @@ class Runner:
             failed = failures
             bad = bad + 1 if found else 0
             if found and bad >= DEAD_AFTER:
-                return found
+                self.result.engine_dead = found
+                return f"the engine is dead: {found}"
+            other = self._identity.changed(await self._server.signs(), busy=True)
+            if other is not None:
+                self.result.changed = f"{other}, seen under load"
+                return self.result.changed
 
     async def _probe(self) -> str | None:
         """Asks for a few tokens. None where they came, else what happened instead."""

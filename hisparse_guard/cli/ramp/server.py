@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hisparse_guard.cli.ramp.api import Api, BadAnswer, error_message, printable
+from hisparse_guard.cli.ramp.api import Api, BadAnswer, error_message, parse_json, printable
 from hisparse_guard.cli.ramp.stream import Stream
 
 ASK_S = 10.0
@@ -18,6 +18,15 @@ ASK_S = 10.0
 TOKENIZED_CHARACTERS = 20_000
 FEWEST_IDS = 16
 _STARTED = re.compile(rb"^process_start_time_seconds(?:\{[^}\n]*\})? (\S+)$", re.M)
+# What a body of /health may call its state, and what of that is good; other words are not known.
+_STATE_NAMES = ("status", "state", "health", "healthy", "ok", "alive", "live", "ready")
+_GOOD_STATES = frozenset(
+    "ok healthy up pass passing ready alive live running serving true".split()  # noqa: SIM905
+)
+_BAD_STATE = re.compile(
+    r"(?:un|not|no$|bad|err|fail|down|dead|degrad|sick|false|dying|stop|lost|crit|broken)"
+)
+_MOST_STATE = 64
 
 Prompt = str | list[int]
 
@@ -152,6 +161,8 @@ class Server:
                 return f"/health: {error}", error.kind != "timeout"
             if answer.status != 200 or _is_page(answer.body):
                 return f"/health answers {answer.status}", True
+            if (state := told_state(answer.body)) is not None:
+                return f"/health says {state!r}", True
         return None
 
     async def find_health(self) -> None:
@@ -162,7 +173,9 @@ class Server:
             except BadAnswer:
                 continue
             # A page is what a proxy says, not a server's health.
-            if answer.status in (404, 405, 501) or _is_page(answer.body):
+            state = told_state(answer.body)
+            odd = state is not None and not _BAD_STATE.match(state)
+            if answer.status in (404, 405, 501) or _is_page(answer.body) or odd:
                 self.without_health.add(url)
 
     async def token_pool(self) -> list[int]:
@@ -271,6 +284,9 @@ class Server:
         if isinstance(prompt, list) and found.usage and found.usage[0] != len(prompt):
             told = f"usage tells {found.usage[0]} prompt tokens, {len(prompt)} were sent"
             raise BadAnswer("usage", told)
+        if found.output_tokens > tokens:
+            told = f"{found.output_tokens} tokens came, {tokens} were asked for"
+            raise BadAnswer("long answer", told)
         if self.dialect.one_id and len(found.ids) > 1:
             raise BadAnswer("wrong answer", "one answer is put together from several (other ids)")
         if self.dialect.usage and found.usage is None:
@@ -278,6 +294,24 @@ class Server:
         if self.dialect.counted and not found.token_ids:
             raise BadAnswer("usage", "the stream carries no token ids any more")
         return found
+
+
+def told_state(body: bytes) -> str | None:
+    """The state that a health answer tells, where it is not one that is known to be good."""
+    try:
+        told = parse_json(body)
+    except BadAnswer:
+        told = body.decode(errors="replace") if len(body) <= _MOST_STATE else ""
+    states, left = [], [("status", told)]
+    while left:
+        name, value = left.pop()
+        if isinstance(value, dict):
+            left += [(str(key).lower(), one) for key, one in value.items()]
+        elif isinstance(value, list):
+            left += [(name, one) for one in value]
+        elif isinstance(value, (str, bool)) and name in _STATE_NAMES:
+            states.append(printable(str(value)).lower())
+    return next((one for one in states if one and one not in _GOOD_STATES), None)
 
 
 def _is_page(body: bytes) -> bool:

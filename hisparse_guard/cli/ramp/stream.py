@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 from typing import Any
 
 from hisparse_guard.cli.ramp.api import BadAnswer, parse_json, printable
@@ -55,6 +56,8 @@ class Stream:
         self._searched = len(self._buffer)
 
     def _line(self, line: bytes) -> None:
+        if self.done_mark and line and not line.startswith(b":"):
+            raise BadAnswer("stream error", "more after [DONE]")
         if line.startswith(b"event:"):
             self._error_event = line[6:].strip() == b"error"
         if not line.startswith(b"data:"):
@@ -67,8 +70,6 @@ class Stream:
             self.done_mark = True
             return
         event = parse_json(data)
-        if self.done_mark:
-            raise BadAnswer("stream error", "more data after [DONE]")
         if not isinstance(event, dict):
             raise BadAnswer("stream error", "an event that is no object")
         told = event.get("error") is not None or event.get("object") == "error"
@@ -156,6 +157,13 @@ class Stream:
         """The same token throughout, as a model gives whose numbers are lost (NaN)."""
         return len(self.token_ids) >= REPEATED and len(set(self.token_ids)) == 1
 
+    @property
+    def each_twice(self) -> bool:
+        """Every token is followed by itself, as where half as many are told as twice."""
+        ones, twos = self.token_ids[::2], self.token_ids[1::2]
+        apart = all(one != two for one, two in pairwise(ones))
+        return len(self.token_ids) >= REPEATED and ones == twos and apart
+
     def check(self, *, model: str | None, done_mark: bool) -> None:
         """Whether the stream ended well.
 
@@ -178,6 +186,8 @@ class Stream:
             raise BadAnswer("wrong answer", f"answered as model {printable(named)}, not {model}")
         if not self.answer and not self.token_ids:
             raise BadAnswer("no text", "the stream ended well and held no text")
+        if self.each_twice:
+            raise BadAnswer("usage", "each token came twice")
         self._check_usage()
 
     def _check_usage(self) -> None:

@@ -1,0 +1,104 @@
+"""Kinds of secrets that no name and no look gives away: what is not known to be harmless is masked.
+And what an operator needs of a record is still there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.ramp.test_secrets import archive
+
+DATA = Path(__file__).parents[2] / "data"
+# A word of a person, without a digit or a capital: only that nobody knows it gives it away.
+S = "wexlorum"
+HEAD = "(EngineCore pid=7) INFO 01-01 10:00:00 [core.py:1] "
+
+LOGS = {
+    "a word without a name": f"he typed {S}\n+ echo {S}",
+    "a name that says nothing": f"community={S} tokens: [{S}] mnemonic: {S} {S} {S}",
+    "a header on another line": f"user,password\nbob,{S}\nalice,{S}9",
+    "glued into a name": f"MY_{S.upper()}_VAR=1 {S}Key: 2 --{S}-flag",
+    "other letter case": f"{S} {S.upper()} {S.capitalize()}",
+    "cut in two": f"password={S[:4]}\n{S[4:]}\n",
+    "joined with known words": f"cache-{S}-worker vllm.{S} a/{S}/b {S}@engine",
+    "an unknown name of a number": f"{S}=4711 {S}: 4711",
+    "an unknown environment": f"environment:\n  ANYTHING: {S}",
+    "a prompt of a client": f"{HEAD}Received request cmpl-{S}: prompt: 'my dog {S}'",
+    "a model's path": f"{HEAD}model='acme/{S}-70b' tokenizer='/mnt/{S}/x'",
+    "another program": f"postgres started for {S}\n{S} {S}",
+    "an exception": f"Traceback (most recent call last):\nKeyError: '{S}'",
+    "a key of JSON": f'{{"{S}": 1, "level": "{S}"}}',
+    "a number in JSON": f'{{"{S}": 4711}}',
+}
+FILES = {
+    "a key": f"data: {{{S}: 1}}\n",
+    "a name": f"containers:\n- name: {S}\n",
+    "an image": f"containers:\n- image: registry/{S}/vllm:1\n",
+    "a label": f"metadata:\n  labels: {{app: {S}, {S}: x}}\n",
+    "a variable's name": f"env:\n- name: {S.upper()}_TOKEN\n  value: '1'\n",
+    "a flag's name": f"args: [--{S}, '1', --{S}=2, -x, {S}]\n",
+    "a model that was not asked for": f"args: [--model, acme/{S}, --served-model-name, {S}]\n",
+    "a word of a command": f"command: [{S}, serve]\nargs: [sh, -c, 'vllm serve x; {S} 1']\n",
+    "a name in a script": f"command: [sh, -c, 'export {S.upper()}=1; vllm serve {S}']\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("place", LOGS)
+def test_logs(place: str, tmp_path: Path) -> None:
+    path = tmp_path / "server.log"
+    path.write_text(LOGS[place] + "\n")
+    held = "".join(archive(tmp_path, server_logs=[path]).values())
+    for part in (S, S[:4], S[4:], "4711"):
+        assert part not in held.lower()
+
+
+@pytest.mark.parametrize("place", FILES)
+def test_files(place: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(FILES[place])
+    held = archive(tmp_path, deployment=[path])
+    assert S not in "".join(held.values()).lower()
+    assert "x/deployment/1.yaml" in held
+
+
+def test_a_secret_of_a_manifest_in_other_letters_of_a_log(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text("stringData: {token: engineworker}\n")
+    (tmp_path / "a.log").write_text("INFO EngineWorker ENGINEWORKER\n")
+    held = archive(tmp_path, deployment=[tmp_path / "s.yaml"], server_logs=[tmp_path / "a.log"])
+    assert "engineworker" not in "".join(held.values()).lower()
+
+
+def test_what_a_log_is_read_for_is_there(tmp_path: Path) -> None:
+    log = DATA / "logs" / "main-crash.log"
+    held = archive(tmp_path, server_logs=[log])["x/server-logs/1.log"]
+    for line in log.read_text().splitlines():
+        if "docs.nvidia.com" not in line and 'File "' not in line:
+            assert line in held
+    assert 'File "<path>/vllm/v1/worker/gpu/async_utils.py", line 175, in get_output' in held
+
+
+def test_what_a_deployment_is_read_for_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "d.yaml"
+    path.write_text(
+        "spec:\n  containers:\n  - name: vllm\n    image: vllm/vllm-openai:v0.32.0\n"
+        "    args: [--model, zai-org/GLM-5.3, --kv-cache-dtype, fp8, --tensor-parallel-size, '4']\n"
+        "    env:\n    - {name: HISPARSE_GUARD_MODE, value: strict}\n"
+        "    - {name: VLLM_FLASHINFER_ALLREDUCE_BACKEND, value: trtllm}\n"
+        "    resources: {limits: {nvidia.com/gpu: '4', memory: 512Gi}}\n"
+    )
+    held = archive(tmp_path, deployment=[path])["x/deployment/1.yaml"]
+    assert "***" not in held
+    for kept in ("vllm-openai:v0.32.0", "zai-org/GLM-5.3", "fp8", "strict", "trtllm", "512Gi"):
+        assert kept in held
+
+
+def test_own_words_are_known(tmp_path: Path) -> None:
+    """Triage's own titles and advice are not masked in its document."""
+    from hisparse_guard.cli.masking import policy
+    from hisparse_guard.cli.triage.catalogue import load
+
+    for fault in load().faults:
+        for text in (fault.title, fault.meaning, *fault.next_steps):
+            unknown = [one for one in text.split() if not policy.known_words(one)]
+            assert not [one for one in unknown if "/" not in one], "run the vocabulary again"
