@@ -6,11 +6,11 @@ import functools
 import json
 import os
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
 from tests.support import environments
+from tests.support.forks import Forks
 
 ROOT = Path(__file__).resolve().parents[2]
 SCENARIO = Path(__file__).with_name("scenario.py")
@@ -242,40 +242,63 @@ def classified(name: str) -> Any:
     return build_class([str(tree(name) / "vllm")])
 
 
+@functools.cache
+def _forks(*but: str) -> Forks:
+    """An interpreter that has imported what a rank imports, but for the packages `but`."""
+    environment = {
+        k: v
+        for k, v in os.environ.items()
+        if not k.startswith(("HISPARSE_GUARD", "VLLM", "PYTHON"))
+    }
+    # Trees and `scenario.py` lie there, behind what a job puts in front.
+    path = [tree("0.33.0"), SCENARIO.parent]
+    environment |= {"PYTHONPATH": os.pathsep.join(map(str, path))}
+    # One thread each: the ranks of several tests share few cores.
+    environment |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    python = environments.image_python()
+    return Forks(interpreter=python, env=environment, like=["preload"], but=but)
+
+
+# The end of a process with torch takes seconds.
+RUN = f"""
+import os, runpy, sys
+sys.argv[:] = [{str(SCENARIO)!r}, "--jobs"]
+try:
+    runpy.run_path(sys.argv[0], run_name="__main__")
+except SystemExit as end:
+    sys.stdout.flush()
+    os._exit(end.code)
+"""
+
+
 def run_jobs(
     name: str,
     jobs: list[Job],
     *,
     guard: list[Path] | None,
     env: dict[str, str] | None = None,
-    python: Path | None = None,
 ) -> list[dict[str, Any]]:
-    """Runs `jobs` in one fresh interpreter.
+    """Runs `jobs` in one process that has imported neither vLLM nor the guard before.
 
     Args:
         guard: what is put on PYTHONPATH in front of vLLM; None for a control without the guard.
     """
     path = [*(guard or []), tree(name), *(folder() for folder in WANTS.get(name, ()))]
-    environment = {
-        k: v
-        for k, v in os.environ.items()
-        if not k.startswith(("HISPARSE_GUARD", "VLLM", "PYTHON"))
-    }
-    environment |= {"PYTHONPATH": os.pathsep.join(map(str, path)), **(env or {})}
-    # One thread each: the ranks of several tests share few cores.
-    environment |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        [str(python or environments.image_python()), str(SCENARIO), "--jobs"],
-        check=False,
-        input=json.dumps(jobs),
-        env=environment,
-        cwd="/",
-        text=True,
-        capture_output=True,
+    # Another FlashInfer than the environment's may be in front.
+    own = any((entry / "flashinfer").exists() for entry in path)
+    done = _forks("vllm", *(["flashinfer"] if own else [])).run(
+        {
+            "name": name,
+            "code": RUN,
+            "path": list(map(str, path)),
+            "env": {"PYTHONPATH": os.pathsep.join(map(str, path)), **(env or {})},
+            "stdin": json.dumps(jobs),
+            "patience_s": 900,
+        }
     )
-    lines = [line[7:] for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    assert done.returncode == 0 and len(lines) == len(jobs), (
-        f"exit {done.returncode}, {len(lines)} of {len(jobs)} jobs:\n{done.stderr[-4000:]}"
+    lines = [line[7:] for line in done["stdout"].splitlines() if line.startswith("RESULT ")]
+    assert done["exit"] == 0 and len(lines) == len(jobs), (
+        f"exit {done['exit']}, {len(lines)} of {len(jobs)} jobs:\n{done['stderr'][-4000:]}"
     )
     return [json.loads(line) for line in lines]
 

@@ -1,0 +1,5 @@
+"""All that a rank of a scenario imports."""
+
+import worker
+
+worker.preload()
