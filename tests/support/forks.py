@@ -4,9 +4,9 @@
 
 Reads lines of JSON, and answers each with one. The first: {"like": [MODULE, …], "but": [PACKAGE,
 …]}; everything is imported that importing `like` loads, but for `like` and the packages `but`. The
-others are jobs: {"name", "code", "path"}, and if wanted "env", "stdin" and "patience_s". A child puts
-`path` in front of ``sys.path``, has the `sitecustomize` run that lies there, as a start of Python
-would, and runs `code`.
+others are jobs: {"name", "code", "path"}, and if wanted "env", "stdin" and "patience_s". A child
+puts `path` in front of ``sys.path``, has the `sitecustomize` run that lies there, as a start of
+Python would, and runs `code`.
 """
 
 from __future__ import annotations
