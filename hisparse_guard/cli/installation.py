@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.metadata
 import json
 import os
@@ -179,10 +180,14 @@ def _versioned_names() -> list[str] | None:
 
 
 def wrapt_files() -> tuple[str, list[tuple[str, bytes]]]:
-    """wrapt as installed here, its pure-Python part with its licence.
+    """What the runtime uses of wrapt as installed here: `FunctionWrapper` in pure Python.
+
+    All of wrapt takes more than three times as long to import as what `wrappers.py` needs, and
+    every process that imports vLLM pays for it.
 
     Returns:
-        wrapt's version, and (name relative to the folder of wrapt, bytes).
+        wrapt's version, and (name relative to the folder of wrapt, bytes): the modules as they
+        are, its licence, and an `__init__.py` that names the one class.
 
     Raises:
         FileNotFoundError: wrapt is not installed here, or without a licence.
@@ -196,24 +201,43 @@ def wrapt_files() -> tuple[str, list[tuple[str, bytes]]]:
                 "wrapt is not installed here, and a bundle takes its private copy from there; "
                 "run: pip install wrapt"
             ) from None
-        found = [(n.removeprefix("wrapt/"), b) for n, b in _walk(vendored, "wrapt", set())]
-        found = [(n, b) for n, b in found if not n.startswith("__pycache__/")]
+        copied = ((n.removeprefix("wrapt/"), b) for n, b in _walk(vendored, "wrapt", set()))
+        found = [(n, b) for n, b in copied if not n.startswith("__pycache__/")]
         return (vendored / "VERSION").read_text().strip(), found
-    found = []
+    modules, licences = {}, []
     for file in distribution.files or ():
-        name = file.as_posix()
-        is_licence = ".dist-info/" in name and file.name.upper().startswith(("LICENSE", "COPYING"))
-        if is_licence or (name.startswith("wrapt/") and file.suffix == ".py"):
-            data = Path(str(distribution.locate_file(file))).read_bytes()
-            found.append(("LICENSE" if is_licence else name.removeprefix("wrapt/"), data))
-    names = [name for name, _ in found]
-    if "__init__.py" not in names or "LICENSE" not in names:
+        path, name = Path(str(distribution.locate_file(file))), file.as_posix()
+        if name.startswith("wrapt/") and file.suffix == ".py":
+            modules[name.removeprefix("wrapt/")] = path.read_bytes()
+        elif ".dist-info/" in name and file.name.upper().startswith(("LICENSE", "COPYING")):
+            licences.append(path.read_bytes())
+    if "wrappers.py" not in modules or not licences:
         raise FileNotFoundError(
             f"wrapt {distribution.version} as installed here names neither its files nor its "
             "licence in its metadata; run: pip install --force-reinstall wrapt"
         )
-    found.append(("VERSION", f"{distribution.version}\n".encode()))
-    return distribution.version, found
+    start = f'"""Of wrapt {distribution.version}, what hisparse-guard uses; see LICENSE."""\n\n'
+    start += "from .wrappers import FunctionWrapper as FunctionWrapper\n\n"
+    start += f'__version__ = "{distribution.version}"\n'
+    return distribution.version, [
+        ("LICENSE", licences[0]),
+        ("VERSION", f"{distribution.version}\n".encode()),
+        ("__init__.py", start.encode()),
+        *((name, modules[name]) for name in sorted(_needed("wrappers.py", modules))),
+    ]
+
+
+def _needed(name: str, modules: Mapping[str, bytes]) -> set[str]:
+    """The modules of one package that module `name` imports, and theirs; itself included."""
+    needed, open_ = set(), [name]
+    while open_:
+        needed.add(name := open_.pop())
+        for node in ast.walk(ast.parse(modules[name])):
+            if isinstance(node, ast.ImportFrom) and node.level == 1:
+                names = [node.module] if node.module else [alias.name for alias in node.names]
+                wanted = {f"{module}.py" for module in names} & modules.keys()
+                open_ += wanted - needed
+    return needed
 
 
 def _walk(folder: Traversable, prefix: str, without: set[str]) -> Iterator[tuple[str, bytes]]:

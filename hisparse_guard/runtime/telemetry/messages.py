@@ -9,7 +9,7 @@ from logging import DEBUG, ERROR, INFO, WARNING
 from hisparse_guard.runtime.telemetry import events
 
 _ENV = "VLLM_FLASHINFER_ALLREDUCE_BACKEND"
-_RACES = "mnnvl races with HiSparse's fused all-reduce, and the CUDA context dies under load"
+_RACES = "mnnvl races with the fused all-reduce of HiSparse, and the CUDA context dies under load"
 
 REFUSAL = (
     f"hisparse-guard (strict): an mnnvl workspace was asked for under HiSparse: {_RACES}. Set "

@@ -24,6 +24,7 @@ from hisparse_guard.cli.bundle import build, write
 from hisparse_guard.cli.bundle.build import ENTRY_POINTS
 from tests.startup.sandbox import ROOT, environment, hisparse_folder, python
 from tests.support.bundles import bundled, hisparse_guard
+from tests.support.environments import wrapt_path
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -73,6 +74,25 @@ def test_wrapt_comes_with_its_licence_and_under_our_name(bundle: Path) -> None:
     names = contents(bundle)
     assert b"Graham Dumpleton" in names["hisparse_guard/_vendored/wrapt/LICENSE"]
     assert b"Apache License" in names[f"hisparse_guard-{__version__}.dist-info/LICENSE"]
+
+
+WRAPPED = """
+import sys
+from hisparse_guard._vendored import wrapt
+wrapped = wrapt.FunctionWrapper(abs, lambda f, instance, args, kwargs: -f(*args))
+own = [m.rpartition(".")[2] for m in sys.modules if m.startswith("hisparse_guard._vendored.wrapt.")]
+print(wrapt.__version__, wrapped(-3), *sorted(own))
+"""
+
+
+@pytest.mark.parametrize("version", ["1.14.1", "1.17.3", "2.0.1", "2.5.2"])
+def test_of_any_wrapt_only_what_the_wrappers_need(version: str, tmp_path: Path) -> None:
+    path = os.pathsep.join([str(wrapt_path(version)), str(ROOT)])
+    done = hisparse_guard("bundle", tmp_path / "guard", PYTHONPATH=path)
+    assert done.returncode == 0, done.stderr
+    done = python(WRAPPED, [tmp_path / "guard"])
+    modules = ("exceptions", "wrappers") if version == "2.5.2" else ("wrappers",)
+    assert done.stdout.split() == [version, "-3", *modules], done.stderr
 
 
 def test_plugin_metadata_is_the_projects() -> None:
