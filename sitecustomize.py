@@ -15,18 +15,13 @@ try:
 
     install_finder("sitecustomize")
 
-    # What has run already, where other copies of this file see it: one that chains runs us again.
-    _ran = sys.__dict__.setdefault("_hisparse_guard_sitecustomize", set())
-    _ran.add(__file__)
-    # Python makes PYTHONPATH's entries absolute, but not what a chainer in front has put on the
-    # path since. One that runs us without a path entry goes on to the next by itself.
-    _here = os.path.abspath(os.path.dirname(__file__))
-    _path = sys.path if _here in sys.path else [os.path.abspath(str(e)) for e in sys.path]
-    _behind = sys.path[_path.index(_here) + 1 :] if _here in _path else []
-    if any(ask_finders("sitecustomize", _behind)):
+    # A cheap look; which one is next, if any, is found out there.
+    _here = os.path.dirname(__file__)
+    _others = [entry for entry in sys.path if isinstance(entry, str) and entry != _here]
+    if any(ask_finders("sitecustomize", _others)):
         from hisparse_guard.runtime import chain
 
-        _shadowed = chain.find_shadowed(_behind, _ran)
+        _shadowed = chain.find_shadowed(__file__)
 except Exception as _error:
     try:
         # Past Python's buffer: what a full device refuses would turn the exit code into 120.

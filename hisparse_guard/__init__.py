@@ -24,6 +24,8 @@ _asking: set[tuple[str, int]] = set()
 # Which way in was first: "sitecustomize" or "entry point".
 injected_via = ""
 
+_failed = False
+
 
 class PatchFinder:
     """Meta-path finder that wraps the loader of each patched module.
@@ -53,8 +55,6 @@ class PatchLoader:
     """Has a module executed by its own loader, then patched. Imports are safe here, and every
     execution comes by: the first, one after ``del sys.modules[…]``, `importlib.reload`."""
 
-    failed = False
-
     def __init__(self, loader) -> None:
         self._loader = loader
 
@@ -68,15 +68,7 @@ class PatchLoader:
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader
         self._loader.exec_module(module)
-        try:
-            from hisparse_guard.runtime.activate import patch_module
-
-            patch_module(module)
-        except Exception as error:
-            # One line, not one for each module.
-            if not PatchLoader.failed:
-                PatchLoader.failed = True
-                write_error(f"vLLM is not patched, this process runs unguarded: {error!r}")
+        patch(module)
 
 
 def ask_finders(name, path, target=None):
@@ -95,10 +87,9 @@ def install_finder(via: str) -> None:
         via: the way in, for the log: ``"sitecustomize"`` or ``"entry point"``.
     """
     global injected_via
-    if is_off() or any(isinstance(finder, PatchFinder) for finder in sys.meta_path):
-        return
-    injected_via = injected_via or via
-    sys.meta_path.insert(0, PatchFinder())
+    if not (is_off() or any(isinstance(finder, PatchFinder) for finder in sys.meta_path)):
+        injected_via = injected_via or via
+        sys.meta_path.insert(0, PatchFinder())
 
 
 def is_off() -> bool:
@@ -111,21 +102,30 @@ def register() -> None:
     """Entry point of the group ``vllm.general_plugins``: the second way in.
 
     vLLM calls it unprotected in the API server, the engine core and every worker, so it does not
-    raise. What is loaded by then is patched at once.
+    raise.
     """
+    install_finder("entry point")
+    patch()
+
+
+def patch(module=None) -> None:
+    """Patches `module`, or all that is loaded by now; never raises."""
+    global _failed
     try:
-        install_finder("entry point")
-        from hisparse_guard.runtime.activate import patch_loaded_modules
+        from hisparse_guard.runtime import activate
 
-        patch_loaded_modules()
+        activate.patch(module)
     except Exception as error:
-        write_error(f"not active, this process runs unguarded: {error!r}")
+        # One line, not one for each module.
+        if not _failed:
+            _failed = True
+            _write(b"hisparse-guard: vLLM is not patched, this server is unguarded: %a\n" % error)
 
 
-def write_error(text: str) -> None:
-    """Writes one line to standard error, which may be absent, closed or full; never raises."""
+def _write(line) -> None:
+    """To standard error, which may be absent, closed or full; never raises."""
     try:
         # Past Python's buffer: what a full device refuses would turn the exit code into 120.
-        os.write(sys.stderr.fileno(), f"hisparse-guard: {text}\n".encode("utf-8", "replace"))
+        os.write(sys.stderr.fileno(), line)
     except Exception:
         pass

@@ -14,20 +14,18 @@ from hisparse_guard.runtime import patches, patching, telemetry
 from hisparse_guard.runtime.state import state
 
 
-def patch_module(module: ModuleType) -> None:
-    """Patches `module`, which was executed just now."""
-    if not (hisparse_guard.is_off() or state.is_off()):
+def patch(executed: ModuleType | None) -> None:
+    """Patches the module that was executed just now; without one, what is loaded already, and the
+    names that vLLM's modules took from it."""
+    if hisparse_guard.is_off() or state.is_off():
+        return
+    loaded = [m for m in map(sys.modules.get, hisparse_guard.PATCHED_MODULES) if m is not None]
+    # One that another thread executes now is patched when it is done.
+    done = [m for m in loaded if not getattr(m.__spec__, "_initializing", False)]
+    for module in done if executed is None else [executed]:
         patches.apply_patches(module)
-
-
-def patch_loaded_modules() -> None:
-    """Patches what is loaded already, and the names that vLLM's modules took from it."""
-    for name in hisparse_guard.PATCHED_MODULES:
-        module = sys.modules.get(name)
-        # One that another thread executes now is patched when it is done.
-        if module is not None and not getattr(module.__spec__, "_initializing", False):
-            patch_module(module)
-    patching.switch(True)
+    if executed is None:
+        patching.switch(True)
 
 
 def _after_fork() -> None:

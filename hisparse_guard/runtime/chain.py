@@ -4,19 +4,26 @@ Debian's Python ships a `sitecustomize`, and so do OpenTelemetry, ddtrace and ma
 imports the first on the path only, so whoever stands in front has to run the next.
 """
 
+import os
 import sys
 
 from hisparse_guard import ask_finders
 
 
-def find_shadowed(behind, ran):
-    """The spec of the next `sitecustomize` that has not run yet.
+def find_shadowed(own_file):
+    """The spec of the next `sitecustomize` on the path that has not run yet.
 
     Args:
-        behind: the path entries behind our own.
-        ran: origins that have run in this process; the one that is found is added.
+        own_file: the `sitecustomize` that asks. The one that is found counts as run from now on.
     """
-    for entry in behind:
+    # Where other copies of the guard see it: one that chains runs us again.
+    ran = sys.__dict__.setdefault("_hisparse_guard_sitecustomize", set())
+    ran.add(own_file)
+    # Python makes PYTHONPATH's entries absolute, but not what a chainer in front has put on the
+    # path since. One that runs us without a path entry goes on to the next by itself.
+    here = os.path.abspath(os.path.dirname(own_file))
+    path = sys.path if here in sys.path else [os.path.abspath(str(entry)) for entry in sys.path]
+    for entry in path[path.index(here) + 1 :] if here in path else ():
         for spec in ask_finders("sitecustomize", [entry]):
             # No loader: a folder of that name, which Python would not run either.
             if spec.loader is not None and spec.origin not in ran:

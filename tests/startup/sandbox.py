@@ -25,16 +25,13 @@ KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH")
 NOTES = """
 import sys
 
-def patch_module(module):
-    sys.patched = getattr(sys, "patched", []) + [module.__name__]
-
-def patch_loaded_modules():
-    for name in list(sys.modules):
-        if name == "vllm" or name.startswith("vllm."):
-            patch_module(sys.modules[name])
+def patch(executed):
+    loaded = [m for name, m in list(sys.modules.items()) if f"{name}.".startswith("vllm.")]
+    for module in loaded if executed is None else [executed]:
+        sys.patched = getattr(sys, "patched", []) + [module.__name__]
 """
 FAILS = """
-def patch_module(module):
+def patch(executed):
     raise RuntimeError("a fault")
 """
 
