@@ -104,14 +104,15 @@ def register() -> None:
     vLLM calls it unprotected in the API server, the engine core and every worker, so it does not
     raise.
     """
-    install_finder("entry point")
-    patch()
+    patch(None)
 
 
-def patch(module=None) -> None:
-    """Patches `module`, or all that is loaded by now; never raises."""
+def patch(module) -> None:
+    """Patches `module`; without one, for the entry point, what is loaded by now. Never raises."""
     global _failed
     try:
+        if module is None:
+            install_finder("entry point")
         from hisparse_guard.runtime import activate
 
         activate.patch(module)

@@ -4,8 +4,9 @@ Each says why it is there, how it works, which upstream change makes it unnecess
 go. "The upstream fix" is vLLM PR #65201 with the change that passes the backend resolved at init
 into `get_fi_ar_workspace` (0.34.0).
 
-What vLLM's function raises passes untouched, and it is called once. What fails in the guard's own
-code ends in `internal_errors`: vLLM's own answer is used, and one ERROR line says what is lost.
+What vLLM's function raises passes untouched, and it is called once at most. What fails in the
+guard's own code ends in `internal_errors`: the server goes on, with vLLM's own answer where the
+failure was before the guard had one, and one ERROR line says what is lost.
 """
 
 import os
@@ -20,13 +21,13 @@ from hisparse_guard.runtime import patching, telemetry
 from hisparse_guard.runtime.decision import MNNVL, Decision
 from hisparse_guard.runtime.patching import GuardedFunction, UntracedFunction
 from hisparse_guard.runtime.settings import read_settings
-from hisparse_guard.runtime.state import ENV_BACKEND, state, workspace_backend
+from hisparse_guard.runtime.state import state, workspace_backend
 
 ALL_REDUCE = "vllm.distributed.device_communicators.flashinfer_all_reduce"
 CONFIG_MODULES = ("vllm.config.vllm", "vllm.config")
 CURRENT_CONFIG = "get_current_vllm_config_or_none"
 
-_UNSAFE = f"set {ENV_BACKEND}=trtllm and restart to be safe"
+_UNSAFE = telemetry.messages.REMEDY
 
 
 @contextmanager
@@ -92,9 +93,10 @@ def create_workspace(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any
         workspace = wrapped(*args, **kwargs)
     finally:
         with internal_errors("a workspace that was made is not in the log or the evidence"):
+            # First, lest telemetry that fails costs it.
+            patching.switch(True)
             state.creations += 1
             telemetry.workspace_made(workspace, backend, group, sys.exc_info()[1])
-            patching.switch(True)
     return workspace
 
 
@@ -117,12 +119,11 @@ def get_workspace(kind: str) -> Callable[..., Any]:
             return None
         workspace, refused = wrapped(*args, **kwargs), False
         with internal_errors(f"the workspace is not verified; {_UNSAFE}"):
-            # First, lest telemetry that fails costs it.
             refused = _is_refused(workspace_backend(workspace))
+            if state.is_settled(workspace, group) and not refused:
+                patching.switch(False, wrapped)
             if state.hisparse and not refused:
                 telemetry.workspace_given_out(kind, workspace, group)
-            if state.is_settled(workspace, group):
-                patching.switch(False, wrapped)
         if refused:
             raise RuntimeError(telemetry.messages.REFUSAL)
         return workspace
@@ -206,7 +207,7 @@ def compile_factors(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     artifact from a run that had one must not be used again where there is none.
     How: one more factor in the key of vLLM's compile cache, in that case only.
     Upstream: none; vLLM's key does not hold whether a workspace exists.
-    Can go: with `HISPARSE_GUARD_BACKEND=none` and `HISPARSE_GUARD_MULTINODE=none`.
+    Can go: with the resolver's patch, or when the guard chooses "no backend" no more.
     """
     factors = wrapped(*args, **kwargs)
     with internal_errors("vLLM's compile cache may use an artifact that is wrong here: clear it"):
@@ -218,7 +219,8 @@ def compile_factors(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 def get_current_vllm_config_or_none(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     """Why: the fault belongs to a family: code that asks for the config where there is none, and
     goes on with a default.
-    How: with HISPARSE_GUARD_TRACE_CONTEXT=1 only, records each call site that got None.
+    How: with HISPARSE_GUARD_TRACE_CONTEXT=1 only, records each call site that got None. The
+    settings are read at the first, for the evidence's folder: what Ray sets later does not count.
     Upstream: none.
     Can go: any time; it changes nothing.
     """

@@ -67,10 +67,10 @@ class ProcessState:
 
     def decide(self, answer: Any, group: Any) -> Decision:
         """What the resolver is to answer: from memory, and vLLM's own current config."""
-        config = self.ask_config()
+        # The settings first: if a config cannot be read, the evidence is to say so.
+        settings, last, config = self.read_settings(), self.last_decision(group), self.ask_config()
         if self.is_news(config):
             self.note_config(config)
-        settings, last = self.read_settings(), self.last_decision(group)
         pin = last.pinned if last is not None else None
         decision = decide(answer, self.hisparse, config is not None, env_backend(), settings, pin)
         try:
@@ -112,9 +112,10 @@ class ProcessState:
         """Whether compiled code must not rely on a workspace (for vLLM's compile cache)."""
         if not self.hisparse or self.read_settings().mode in ("observe", "off"):
             return False
-        decisions = [self._of_process, *(decision for _, decision in list(self._by_group.values()))]
-        chosen = any(d is not None and d.guard_chose_none() for d in decisions)
-        return chosen or self.read_settings().backend == NONE
+        made = [self._of_process, *(decision for _, decision in list(self._by_group.values()))]
+        chosen = [decision.guard_chose_none() for decision in made if decision is not None]
+        # vLLM may compile before it resolves: then the answer is not known yet.
+        return not chosen or any(chosen) or self.read_settings().backend == NONE
 
 
 def workspace_backend(workspace: Any) -> str | None:

@@ -188,7 +188,7 @@ def telemetry_raises(w):
             own = getattr(value, "__module__", "").startswith("hisparse_guard.runtime.telemetry")
             if isinstance(value, FunctionType) and own:
                 setattr(module, attribute, broken)
-    return lazy(w)
+    return {**lazy(w), "getter": kind(w.fi.get_fi_ar_workspace)}
 
 
 def patched_over(w):

@@ -30,7 +30,7 @@ KINDS = {
     "context miss": r"context miss",
     "verified": r"workspace (verified|made again): backend=(?P<backend>\w+)",
     "at risk": r"at risk",
-    "not as pinned": r"NOT as pinned",
+    "not as pinned": r"workspace is not as expected",
     "cannot serve": r"cannot serve",
 }
 # Said once by each rank. Of the other kinds is compared whether they are said at what level: how

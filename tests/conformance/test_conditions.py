@@ -83,7 +83,9 @@ def test_off_with_the_entry_point_leaves_nothing(tree: str) -> None:
 
 @on(*TREES)
 def test_a_decision_does_not_depend_on_telemetry(tree: str) -> None:
-    assert made(outcomes(tree)["telemetry_raises"]) == ("trtllm",)
+    result = outcomes(tree)["telemetry_raises"]
+    assert made(result) == ("trtllm",)
+    assert {rank["getter"] for rank in result["ranks"]} == {"original function"}
     for rank in outcomes(tree)["telemetry_raises-strict"]["ranks"]:
         assert rank["error"].startswith("RuntimeError('hisparse-guard (strict)")
 

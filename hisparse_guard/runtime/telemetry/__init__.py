@@ -50,6 +50,8 @@ class _Recorder:
         self.counts: dict[Event, tuple[Event, int]] = {}
         self.dropped = 0
         self.logged_armed = False
+        # Of `state.problems`, which may grow with each module that is patched.
+        self.told_problems = 0
 
     def record(self, event: Event) -> bool:
         """Counts an event and writes it where its content is new; whether it is."""
@@ -101,8 +103,9 @@ class _Recorder:
             if self.evidence.seq == 0:
                 self.evidence.write(folder, self.armed)
             self.evidence.write(folder, event, count, at_exit)
-        except OSError as error:
-            # A full disk, a read-only folder, one that others may write to: logged once.
+        except Exception as error:
+            # A full disk, a read-only folder, one that others may write to; logged once each. Any
+            # other, lest an error in here costs the log line too.
             lost = f"no evidence is written to HISPARSE_GUARD_EVIDENCE_DIR={folder}: {error}"
             log.log(logging.WARNING, f"{lost}; the server is not affected")
 
@@ -132,7 +135,7 @@ def config_noted() -> None:
 def context_left(lost_patches: Iterable[str]) -> None:
     """A config context was left in a process that saw HiSparse."""
     for name in lost_patches:
-        advice = f"set {ENV_BACKEND}=trtllm and restart, or start that tool before vLLM is imported"
+        advice = f"start that tool before vLLM is imported, or {messages.REMEDY}"
         _error(f"{name} is not guarded any more: another tool took the patch off; {advice}")
     if process_facts.global_rank()[0] is not None:
         _log_armed()
@@ -238,10 +241,11 @@ def _record(event: Event, line: messages.Line | None) -> None:
 
 
 def _log_armed() -> None:
+    for problem in state.problems[_recorder.told_problems :]:
+        _recorder.told_problems += 1
+        _error(problem)
     if not _recorder.logged_armed:
         _recorder.logged_armed = True
-        for problem in state.problems:
-            _error(problem)
         log.log(*messages.armed(_recorder.armed, *process_facts.global_rank()))
 
 

@@ -11,6 +11,8 @@ from hisparse_guard.runtime.telemetry import events
 _ENV = "VLLM_FLASHINFER_ALLREDUCE_BACKEND"
 _RACES = "mnnvl races with the fused all-reduce of HiSparse, and the CUDA context dies under load"
 
+# What helps without the guard, too.
+REMEDY = f"set {_ENV}=trtllm and restart (vLLM refuses it for a group over several nodes)"
 REFUSAL = (
     f"hisparse-guard (strict): an mnnvl workspace was asked for under HiSparse: {_RACES}. Set "
     f"{_ENV}=trtllm, or unset it and HISPARSE_GUARD_MULTINODE, or use HISPARSE_GUARD_MODE=enforce"
@@ -23,9 +25,9 @@ def armed(event: events.Armed, rank: int | None, world_size: int | None) -> Line
     settings = event.settings
     return INFO, (
         f"armed by {event.how}: guard {event.guard_version}, vLLM {event.vllm_version}, "
-        f"FlashInfer {event.flashinfer_version}, build class {event.build_class}, kernel class "
-        f"{event.kernel_class}, mode {settings['mode']}, backend {settings['backend']}, "
-        f"rank {_of(rank, world_size)}"
+        f"FlashInfer {event.flashinfer_version}, build class {event.build_class}, "
+        f"kernel class {event.kernel_class}, mode {settings['mode']}, "
+        f"backend {settings['backend']}, rank {_of(rank, world_size)}"
     )
 
 
@@ -36,25 +38,23 @@ def resolved(event: events.Resolved) -> Line | None:
     if event.conflict:
         return ERROR, (
             f"vLLM now answers {event.vllm_answer!r}, not what was pinned: {_backend(event.used)} "
-            f"is used from now on. Ranks that differ hang: set {_ENV}=trtllm and restart"
+            f"is used. Ranks that differ hang: {REMEDY}"
         )
     if event.rule == "unknown-shape":
         return ERROR, (
             f"not guarded: vLLM's resolver answers {event.vllm_answer}, a shape that this guard "
-            f"does not know, and that is used; set {_ENV}=trtllm, restart, and report this line"
+            f"does not know, and that is used; report this line, and {REMEDY}"
         )
     if event.rule == "env" and event.env_backend == "mnnvl":
         return WARNING, (
-            f"not guarded: {_ENV}=mnnvl is set under HiSparse and is obeyed: {_RACES}; unset it or "
-            "set it to trtllm, and restart"
+            f"not guarded: {_ENV}=mnnvl is set and overrides the guard: {_RACES}; unset it, restart"
         )
     if event.rule == "multinode":
-        chosen = "what vLLM resolved at init"
-        if event.pinned is None:
-            chosen = "HISPARSE_GUARD_MULTINODE=" + ("keep" if event.target == "mnnvl" else "none")
+        setting = "HISPARSE_GUARD_MULTINODE=" + ("keep" if event.target == "mnnvl" else "none")
+        chosen = "what vLLM resolved at init" if event.pinned is not None else setting
         return WARNING, (
             "vLLM says that trtllm cannot serve this process group (it spans nodes; on 0.30 and "
-            f"0.31 the world does): {_backend(event.target)}, by {chosen}.{observed} "
+            f"0.31 the whole job does): {_backend(event.target)}, because of {chosen}.{observed} "
             f"HISPARSE_GUARD_MULTINODE=none is safe and slower; keep leaves mnnvl: {_RACES}"
         )
     if event.rule in ("hisparse", "context-miss") and event.target == "none":
@@ -66,7 +66,7 @@ def resolved(event: events.Resolved) -> Line | None:
 
 
 def context_miss(event: events.ContextMiss, hisparse: bool) -> Line:
-    left = "was never entered in this process"
+    left = "was not left before in this process"
     if event.left_at is not None:
         left = f"was left {event.left_s} s ago at {event.left_at}"
     if event.origin == "trace":
@@ -88,8 +88,8 @@ def workspace(event: events.Workspace) -> Line | None:
         return INFO, f"workspace verified: backend={event.backend} ({event.kind}, {whose})"
     if event.state == "failed":
         return WARNING, (
-            f"no workspace: vLLM could not make one with backend={event.expected} ({whose}) and "
-            "uses its other all-reduce, safe and slower; vLLM's own line before says why"
+            f"no workspace: vLLM could not make one with backend={event.backend or event.expected} "
+            f"({whose}) and uses its other all-reduce, safe and slower; vLLM's own line says why"
         )
     if event.state == "destroyed":
         return DEBUG, f"workspace destroyed ({whose})"
@@ -102,9 +102,9 @@ def workspace(event: events.Workspace) -> Line | None:
             f"{_RACES}; use mode enforce, {_ENV}=auto and HISPARSE_GUARD_MULTINODE=none to be safe"
         )
     return ERROR, (
-        f"workspace NOT as pinned: backend={event.backend}, expected {event.expected} ({whose}): "
+        f"workspace is not as expected: backend={event.backend}, not {event.expected} ({whose}): "
         f"{_RACES}. It was made before HiSparse was seen, or on an unknown path, or another tool "
-        f"took the guard's patch off; set {_ENV}=trtllm, restart, and report this line"
+        f"took the guard's patch off; report this line, and {REMEDY}"
     )
 
 
