@@ -146,7 +146,7 @@ class Recorder:
         record = Record(
             row.file, row.number, row.order, row.origin, head.kind, head.message, head.label,
             head.pid, head.rank, head.dp, head.level, head.time, head.source, head.access, row.cut,
-            last_order=row.order,
+            row.program, last_order=row.order,
         )  # fmt: skip
         self.open[key] = self.last[row.origin] = record
         self._read(record, row, head.message)

@@ -12,8 +12,9 @@ import re2
 
 from hisparse_guard.cli.triage import kernel, standstill
 from hisparse_guard.cli.triage.catalogue import Catalogue
+from hisparse_guard.cli.triage.deaths import sounds_fatal, speaks_for_another
 from hisparse_guard.cli.triage.facts import Facts
-from hisparse_guard.cli.triage.model import LEVELS, Place, Record
+from hisparse_guard.cli.triage.model import Place, Record
 from hisparse_guard.cli.triage.standstill import Standstill, Stats
 
 KEPT = 6
@@ -29,19 +30,6 @@ _ANSWERS = re2.compile(
     r"|v2/(?:rerank|chat)|pooling|classify|score|rerank|generate|invocations|inference/v1/generate"
     r"|cohere/)[/\w]*(?:\?|$)"
 )
-# Words for a death, looked for in a message up to where a client's words may begin.
-_DEATH = re2.compile(
-    r"(?i)\b(?:died|dead|crash(?:ed|ing)?|killed|unexpectedly|exit ?code[:= ]{1,2}-?[1-9]"
-    r"|exited with code [1-9]|exit(?:ed with)? status [1-9]|aborted|core dumped|fatal|segfault"
-    r"|sig(?:segv|abrt|kill|bus|ill|fpe)|signal[:= ]{1,2}\d+|terminate called|out of memory|oom"
-    r"|panic)\b"
-)
-# Of them what a supervisor says at any level: it takes every end for an ordinary one.
-_KILLED = re2.compile(
-    r"(?i)\b(?:sig(?:segv|abrt|kill|bus|ill|fpe)|signal[:= ]{1,2}\d+"
-    r"|(?:exited|terminated|killed) (?:with|by) signal|exit ?code[:= ]{1,2}-\d)"
-)
-_CLIENT_PART = re2.compile(r"(?i)\breq(?:uest)?s?\b|[\"'`{]|\bprompt\b|\bid\b")
 _CORRUPTED = re2.compile(r"Corrupted: [1-9]\d{0,9} reqs")
 _GUARD_RANK = re2.compile(r"\brank[= ](\d{1,6})\b")
 # What vLLM's logger writes before any client can speak, and then every few seconds.
@@ -106,6 +94,7 @@ class Run:
             the first that tells; None where none does. Without heads a client whose text holds
             a line end can write a line of any kind.
         elsewhere: lines of the kernel about another program.
+        after: the first line behind the server's last one, by whoever started or ran it.
     """
 
     catalogue: Catalogue
@@ -123,6 +112,7 @@ class Run:
     pids: dict[str, int] = field(default_factory=dict)
     own_pids: set[int] = field(default_factory=set)
     elsewhere: list[Place] = field(default_factory=list)
+    after: Place | None = None
     ranks: dict[str, Place] = field(default_factory=dict)
     guard_ranks: dict[str, Place] = field(default_factory=dict)
     troubles: list[Trouble] = field(default_factory=list)
@@ -150,6 +140,10 @@ class Run:
         """Adds one record."""
         place = record.place()
         self.last = place
+        if record.kind not in ("bare", "system"):
+            self.after = None
+        elif self.after is None and speaks_for_another(record):
+            self.after = place
         if record.time:
             # By length: times of the runtime and of vLLM are not to be compared.
             self.times[min(len(record.time), 40)] = record.time
@@ -252,7 +246,7 @@ class Run:
             return
         # A known sign at ERROR that is not fatal: a workspace that could not be made, say.
         harmless = bool(said) and not record.traceback
-        if fatal or (not harmless if record.severe else self._sounds_fatal(record)):
+        if fatal or (not harmless if record.severe else sounds_fatal(record)):
             self._trouble_of(record, fatal)
         elif "shutdown" in said and self.shutdown is None and not self.troubles:
             self.shutdown = place
@@ -317,20 +311,6 @@ class Run:
         for reason in why[:1]:
             self.excused[reason] = self.excused.get(reason, 0) + 1
         return bool(why)
-
-    def _sounds_fatal(self, record: Record) -> bool:
-        """True where a line below ERROR, or without a level, says that something died."""
-        if record.kind not in ("engine", "worker", "main", "system", "bare", "native"):
-            return False
-        level = LEVELS.get(record.level or "WARNING", 0)
-        words = _DEATH
-        if level < LEVELS["WARNING"] and record.kind != "system":
-            if record.source is not None:
-                return False
-            words = _KILLED
-        message = record.message[:400]
-        client = _CLIENT_PART.search(message)
-        return bool(words.search(message[: client.start()] if client else message))
 
     def _trouble_of(self, record: Record, fatal: tuple[str, ...]) -> None:
         text = record.exceptions[0][2] if record.exceptions else ""

@@ -31,6 +31,11 @@ _STERN = re2.compile(r"([a-z0-9][a-z0-9.-]{0,252} [a-z0-9][a-z0-9-]{0,62}) ")
 _COMPOSE = re2.compile(r"([\w][\w.-]{0,80}) {0,60}\| ")
 # What docker compose itself says of the end of a container.
 _COMPOSE_END = re2.compile(r"([\w][\w.-]{0,80}) exited with code \d")
+# `srun --label`, pdsh, ansible: a task or a host.
+_TASK = re2.compile(r" {0,6}([\w.-]{1,80}): ")
+_TASK_BEGINS = re2.compile(
+    r"\(\w[\w.-]{0,60}(?: rank=\d{1,6})?,? ?pid=\d|(?:DEBUG|INFO|WARNING|ERROR) \d\d-\d\d \d\d:"
+)
 _LABELS = re2.compile(r'\{((?:[A-Za-z_]\w*="[^"]*"(?:, ?)?)+)\}[ \t]?')
 _LABEL = re2.compile(r'([A-Za-z_]\w*)="([^"]*)"')
 # What a line of vLLM begins with: only before it are two bare words a pod and a container.
@@ -99,20 +104,20 @@ class Unwrapper:
                 row.origin = row.origin or found.group(1)
                 return text[found.end() :]
             if found := _DMESG.match(text):
-                row.system = True
+                row.system, row.program = True, "kernel"
                 return text[found.end() :]
             return None
         if first.isupper() and (found := _JOURNAL.match(text)):
             return self._journal(text, found, row)
-        if first == "(" or first == " " or row.origin is not None:
+        if first == "(" or row.origin is not None:
             return None
         if (found := _COMPOSE_END.match(text)) and found.group(1) in self.prefixes:
             row.origin = found.group(1)
             return None
-        for pattern in (_COMPOSE, _STERN):
+        for pattern, begins in ((_COMPOSE, _BEGINS), (_STERN, _BEGINS), (_TASK, _TASK_BEGINS)):
             if found := pattern.match(text):
                 prefix = found.group(1)
-                if prefix in self.prefixes or _BEGINS.match(text[found.end() :]):
+                if prefix in self.prefixes or begins.match(text[found.end() :]):
                     if len(self.prefixes) < _MOST_PREFIXES:
                         self.prefixes.add(prefix)
                     row.origin = prefix
@@ -122,7 +127,8 @@ class Unwrapper:
     def _journal(self, text: str, found: Any, row: Row) -> str:
         row.time = row.time or found.group(1)
         row.known.setdefault("host", found.group(2))
-        row.system = found.group(3) in _SYSTEM
+        row.program = found.group(3)
+        row.system = row.program in _SYSTEM
         return text[found.end() :]
 
     def _json(self, text: str, row: Row) -> str | None:
@@ -182,7 +188,9 @@ def _known(record: dict[str, Any], row: Row) -> None:
             if isinstance(value, str | int) and not isinstance(value, bool):
                 row.known[name] = str(value)[:200] if isinstance(value, str) else _number(value)
                 break
-    if record.get("SYSLOG_IDENTIFIER") in _SYSTEM or record.get("_TRANSPORT") == "kernel":
+    program = record.get("SYSLOG_IDENTIFIER")
+    row.program = program if isinstance(program, str) else row.program
+    if row.program in _SYSTEM or record.get("_TRANSPORT") == "kernel":
         row.system = True
     for holder in (
         record,
