@@ -6,6 +6,8 @@ words and not by who says them.
 
 from __future__ import annotations
 
+from string import ascii_lowercase
+
 import re2
 
 from hisparse_guard.cli.triage.model import LEVELS, Record
@@ -29,10 +31,11 @@ _CLIENT_PART = re2.compile(r"(?i)\breq(?:uest)?s?\b|[\"'`{]|\bprompt\b|\bid\b")
 
 
 # What stands behind a server's last line and says nothing: warnings of Python and their line of
-# code, progress bars, NCCL, Gloo, vLLM's banner, access lines of a proxy, an interrupted `tail`.
+# code, progress bars, NCCL, Gloo, vLLM's banner, access lines of a proxy, an interrupted `tail`,
+# the beginning of a head that was cut off.
 _ORDINARY = re2.compile(
     r"\s*$|\S+\.py:\d+: \w*Warning: | {2}[^\s:][^:]*$|[^|\n]{0,200}\d% ?(?:Completed )?\|"
-    r"|\S+:\d+:\d+ \[\d+\] NCCL INFO |\[Gloo\] Rank |[█▀▄ ]+|\^C"
+    r"|\S+:\d+:\d+ \[\d+\] NCCL INFO |\[Gloo\] Rank |[█▀▄ ]+|\^C|[\[({][^\])}\n]{0,80}$"
     r"|\S+ \S+ \S+ \[\d\d/[A-Z][a-z]{2}/\d{4}:[^\]\n]{1,20}\] \""
 )
 
@@ -40,7 +43,7 @@ _ORDINARY = re2.compile(
 def _any_case(pattern: str) -> str:
     """`pattern` for capitals and small letters, as every grep understands it."""
     parts = re2.findall(r"\\.|[^\\]", pattern)
-    return "".join(f"[{one.upper()}{one}]" if one.islower() else one for one in parts)
+    return "".join(f"[{one.upper()}{one}]" if one in ascii_lowercase else one for one in parts)
 
 
 # The same for the search of a log.

@@ -24,6 +24,10 @@ _ACCESS = re2.compile(
     r'[\w.:\[\]%-]{1,80} - "([A-Z]{3,10}) (/\S*) HTTP/[\d.]{1,4}" '
     r"([1-5]\d\d)(?: [A-Za-z -]{2,40})?$"
 )
+# The same in the common log format, by a proxy in front of the server.
+_PROXY = re2.compile(
+    r'\S{1,80} \S{1,80} \S{1,200} \[[^\]\n]{1,40}\] "[A-Z]{3,10} [^"\n]*" (5\d\d)(?: |$)'
+)
 # Requests that are answered by the engine; /health is answered 200 by a server that stands still.
 _ANSWERS = re2.compile(
     r"/(?:v1/(?:chat/completions|completions|responses|messages|embeddings|rerank|score|audio/)"
@@ -94,7 +98,8 @@ class Run:
             the first that tells; None where none does. Without heads a client whose text holds
             a line end can write a line of any kind.
         elsewhere: lines of the kernel about another program.
-        after: the first line behind the server's last one, by whoever started or ran it.
+        foreign: a line of whoever started or ran the server, the first behind `last_own`.
+        last_own: the order of the server's last line.
     """
 
     catalogue: Catalogue
@@ -112,7 +117,8 @@ class Run:
     pids: dict[str, int] = field(default_factory=dict)
     own_pids: set[int] = field(default_factory=set)
     elsewhere: list[Place] = field(default_factory=list)
-    after: Place | None = None
+    foreign: Place | None = None
+    last_own: int = 0
     ranks: dict[str, Place] = field(default_factory=dict)
     guard_ranks: dict[str, Place] = field(default_factory=dict)
     troubles: list[Trouble] = field(default_factory=list)
@@ -136,14 +142,20 @@ class Run:
         """True once the server came up or answered."""
         return self.came_up is not None or self.answered is not None or bool(self.engines)
 
+    @property
+    def behind(self) -> Place | None:
+        """The first line behind the server's last one that is not known, or None."""
+        foreign = self.foreign
+        return foreign if foreign is not None and foreign.order > self.last_own else None
+
     def take(self, record: Record) -> None:
         """Adds one record."""
         place = record.place()
         self.last = place
         if record.kind not in ("bare", "system"):
-            self.after = None
-        elif self.after is None and speaks_for_another(record):
-            self.after = place
+            self.last_own = max(self.last_own, record.order)
+        elif speaks_for_another(record) and self.behind is None:
+            self.foreign = place
         if record.time:
             # By length: times of the runtime and of vLLM are not to be compared.
             self.times[min(len(record.time), 40)] = record.time
@@ -160,6 +172,8 @@ class Run:
             self.ranks.setdefault(record.rank, place)
         if record.access:
             self._access(record, place)
+        elif record.kind == "bare" and (failed := _PROXY.match(record.message)):
+            self._failed(failed.group(1), place)
         elif not record.cut and self._statistics(record, place):
             return
         else:
@@ -192,10 +206,13 @@ class Run:
         self.recognised = True
         method, path, status = found.groups()
         if status[0] == "5":
-            self.failed_requests += 1
-            self._trouble(Trouble(place, f"a request was answered with {status}", None, ()))
+            self._failed(status, place)
         elif status[0] == "2" and method == "POST" and _ANSWERS.match(path):
             self._answer(place)
+
+    def _failed(self, status: str, place: Place) -> None:
+        self.failed_requests += 1
+        self._trouble(Trouble(place, f"a request was answered with {status}", None, ()))
 
     def _answer(self, place: Place) -> None:
         self.answered = self.answered or place

@@ -44,7 +44,7 @@ class Runs:
         return kept + [one for one in others if kept and (one.troubles or self._ends_with(one))]
 
     def _ends_with(self, run: Run) -> bool:
-        return run is self.current and run.after is not None
+        return run is self.current and run.behind is not None
 
     def may_be_cut(self, row: Row) -> bool:
         """True for a first line that may be the rest of a longer one."""

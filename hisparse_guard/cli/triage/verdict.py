@@ -129,10 +129,10 @@ def _unnamed(run: Run, symptoms: Sequence[str]) -> tuple[str, list[str]]:
     alive = run.last_answer.order if run.last_answer else 0
     if run.elsewhere and run.elsewhere[-1].order > alive:
         missing.append("no sign of life after what the node says of a process")
-    if run.after is not None and run.shutdown_done is None:
+    if (behind := run.behind) is not None and run.shutdown_done is None:
         missing.append(
-            f"line {run.after.number} stands behind the server's last one, and triage does not "
-            f"know it: {run.after.text[:160]}"
+            f"line {behind.number} stands behind the server's last one, and triage does not "
+            f"know it: {behind.text[:160]}"
         )
     if missing:
         return INCONCLUSIVE, missing

@@ -76,6 +76,8 @@ class Unwrapper:
 
     def __init__(self) -> None:
         self.prefixes: set[str] = set()
+        self.hosts: set[str] = set()
+        self.composed = False
 
     def row(self, file: str, number: int, order: int, raw: bytes) -> Row:
         """Unwraps one physical line."""
@@ -95,8 +97,8 @@ class Unwrapper:
     def _prefix(self, text: str, row: Row) -> str | None:
         first = text[:1]
         if first.isdigit() and (found := _CRI.match(text) or _STAMP.match(text)):
-            if journal := _JOURNAL.match(text):
-                return self._journal(text, journal, row)
+            if (after := self._journal(text, row)) is not None:
+                return after
             row.time = row.time or found.group(1)
             return text[found.end() :]
         if first == "[":
@@ -107,8 +109,8 @@ class Unwrapper:
                 row.system, row.program = True, "kernel"
                 return text[found.end() :]
             return None
-        if first.isupper() and (found := _JOURNAL.match(text)):
-            return self._journal(text, found, row)
+        if first.isupper() and (after := self._journal(text, row)) is not None:
+            return after
         if first == "(" or row.origin is not None:
             return None
         if (found := _COMPOSE_END.match(text)) and found.group(1) in self.prefixes:
@@ -117,18 +119,28 @@ class Unwrapper:
         for pattern, begins in ((_COMPOSE, _BEGINS), (_STERN, _BEGINS), (_TASK, _TASK_BEGINS)):
             if found := pattern.match(text):
                 prefix = found.group(1)
-                if prefix in self.prefixes or begins.match(text[found.end() :]):
+                known = prefix in self.prefixes or (self.composed and pattern is _COMPOSE)
+                if known or begins.match(text[found.end() :]):
+                    self.composed = self.composed or pattern is _COMPOSE
                     if len(self.prefixes) < _MOST_PREFIXES:
                         self.prefixes.add(prefix)
                     row.origin = prefix
                     return text[found.end() :]
         return None
 
-    def _journal(self, text: str, found: Any, row: Row) -> str:
-        row.time = row.time or found.group(1)
-        row.known.setdefault("host", found.group(2))
-        row.program = found.group(3)
-        row.system = row.program in _SYSTEM
+    def _journal(self, text: str, row: Row) -> str | None:
+        found = _JOURNAL.match(text)
+        if not found:
+            return None
+        time, host, program = found.groups()
+        if _BEGINS.match(text[found.end() :]) and len(self.hosts) < _MOST_PREFIXES:
+            self.hosts.add(host)
+        if host not in self.hosts and program not in _SYSTEM:
+            # Behind a time, `name name: ` may be anything.
+            return None
+        row.time = row.time or time
+        row.known.setdefault("host", host)
+        row.system, row.program = program in _SYSTEM, program
         return text[found.end() :]
 
     def _json(self, text: str, row: Row) -> str | None:
