@@ -23,9 +23,26 @@ _WORDS = (
     r"exit(?:ed with)? status [1-9]\d*", "aborted", "core dumped", "fatal", "segfault",
     "terminate called", "out of memory", "oom", "oom_kill", "panic(?:ked)?",
     "evict(?:ed|ing|ion)", "gave up", "node failure", "time limit",
+    "completion with error",
 )  # fmt: skip
 _DEATH = re2.compile(rf"(?i)\b(?:{'|'.join(_WORDS)})\b")
 _SUPERVISOR = re2.compile(rf"(?i)\b(?:{'|'.join(_KILLED)})")
+# The head of another logger at error or above: glog and klog, Ray, UCX, spdlog and TensorRT-LLM,
+# logfmt, a program that begins with its name and `error:`.
+_ERROR_HEAD = re2.compile(
+    r"[EF]\d{4} \d\d:\d\d:[\d.]+ +\d+ \S+:\d+\]"
+    r"|(?:\(raylet[^)\n]{0,60}\) )?\[[\d-]{10} [\d:,.]{8,20} [EFC] \d+ \d+\] "
+    r"|\[[\d.]+\] \[[^\]\n]{1,80}\] +\S{1,80} +UCX +(?:ERROR|FATAL) "
+    r"|(?:\[[^\]\n]{1,80}\] ?){0,3}\[(?:error|critical|fatal|ERROR|CRITICAL|FATAL)\]"
+    r'|(?:[\w.@-]{1,40}=(?:"[^"\n]*"|\S+) ){0,6}(?:level|lvl)="?(?:error|critical|fatal|panic)\b'
+    r"|(?:[\w./-]{1,80}(?:\[\d+\])?: )?(?:error|fatal): "
+)
+# The same for the search of a log, as far as no capital word of trouble is in it.
+_ERROR_SEARCHED = (
+    r"\b[EF]\d{4} \d\d:\d\d:\d", r"\d [EFC] \d{1,9} \d{1,9}\] ", r"\[(?:error|critical)\]",
+    r"\b(?:level|lvl)=\"?(?:error|critical)", r"\berror: ",
+    r"\"(?:level|levelname)\\*\": ?\\*\"(?:error|critical)",
+)  # fmt: skip
 # Up to where a client's words may begin.
 _CLIENT_PART = re2.compile(r"(?i)\breq(?:uest)?s?\b|[\"'`{]|\bprompt\b|\bid\b")
 
@@ -47,7 +64,7 @@ def _any_case(pattern: str) -> str:
 
 
 # The same for the search of a log.
-SEARCHED = tuple(rf"\b{_any_case(word)}" for word in _WORDS)
+SEARCHED = (*(rf"\b{_any_case(word)}" for word in _WORDS), *_ERROR_SEARCHED)
 
 
 def speaks_for_another(record: Record) -> bool:
@@ -60,7 +77,9 @@ def speaks_for_another(record: Record) -> bool:
 
 
 def sounds_fatal(record: Record) -> bool:
-    """True where a line below ERROR, or without a level, says that something died."""
+    """True where a line below ERROR, or without a level, says that something died or failed."""
+    if record.level is None and record.source is None and _ERROR_HEAD.match(record.message):
+        return True
     if record.kind not in ("engine", "worker", "main", "system", "bare", "native"):
         return False
     level = LEVELS.get(record.level or "WARNING", 0)

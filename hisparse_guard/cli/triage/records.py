@@ -130,6 +130,8 @@ class Recorder:
             head = heads.from_json(text, row.known)
         else:
             head = heads.parse(text, row.system, row.time is not None)
+            if head.kind == "bare" and row.known.get("own_level") and text is row.texts[0]:
+                head = heads.from_json(text, row.known)
         head.time = head.time or row.time
         return head
 

@@ -51,6 +51,7 @@ _MESSAGE_KEYS = (
     "log", "MESSAGE", "message", "msg", "textPayload", "line", "body", "@message", "event",
 )  # fmt: skip
 _ORIGIN_KEYS = ("pod_name", "pod", "kubernetes_pod_name", "container_name", "instance", "host")
+_SEVERE = ("ERROR", "ERR", "CRITICAL", "FATAL", "PANIC")
 _MOST_PREFIXES = 4096
 
 
@@ -200,6 +201,9 @@ def _known(record: dict[str, Any], row: Row) -> None:
             if isinstance(value, str | int) and not isinstance(value, bool):
                 row.known[name] = str(value)[:200] if isinstance(value, str) else _number(value)
                 break
+    if any(str(record.get(key)).upper() in _SEVERE for key in ("level", "levelname")):
+        # A program's own word. Collectors call what comes by stderr an error, in `severity`.
+        row.known["own_level"] = row.known["level"]
     program = record.get("SYSLOG_IDENTIFIER")
     row.program = program if isinstance(program, str) else row.program
     if row.program in _SYSTEM or record.get("_TRANSPORT") == "kernel":

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ UP = [*start(connector="None").splitlines(), served(), stats(), request()]
 # More than is read of the end of a log without a search.
 ON = [stats(at=f"22:15:{second}") for second in range(10, 40)]
 ANYBODY = [
-    "slurmstepd: error: *** STEP 9.0 ON n1 CANCELLED AT 2026-11-03T22:14:00 ***",
+    "srun: Force Terminated job 9",
     "/entrypoint.sh: Zeile 12:    41 Get\u00f6tet                vllm serve",
     "The node was low on resource: ephemeral-storage. Container vllm was using 212Gi",
     "I1103 22:14:40.112233    1822 eviction_manager.go:629] pod is gone",
@@ -37,8 +38,22 @@ ORDINARY = [
 ]
 WORDS = [
     "Exit Code: 137, Exit Message: oops", "exit_code=255", "exit status 139", "PANICKED", "OOM_KILL",
-    "vllm entered FATAL state", "the pod was Evicted", "Dead", "JOB CANCELLED DUE TO TIME LIMIT",
+    "mlx5: node7: got completion with error:", "vllm entered FATAL state", "the pod was Evicted", "Dead", "JOB CANCELLED DUE TO TIME LIMIT",
 ]  # fmt: skip
+ERRORS = {
+    "glog": "E1103 22:14:33.123456   301 nixl_agent.cpp:123] transfer request could not be posted",
+    "klog": "E1103 22:14:33.123456    1822 kubelet.go:629] pod sandbox changed",
+    "PyTorch": "[rank1]:E1103 22:14:33.123000 301 torch/_inductor/runtime/heuristics.py:612] Triton compilation went wrong",
+    "PyTorch, tagged": "(Worker_TP1 pid=704) E1103 22:14:33.123000 301 torch/_inductor/x.py:612] Triton compilation went wrong",
+    "Ray": "[2026-11-03 22:14:33,123 E 301 999] task_manager.cc:1000: the owner is gone",
+    "raylet": "(raylet) [2026-11-03 22:14:33,123 E 301 999] (raylet) agent_manager.cc:86: agent exits",
+    "UCX": "[1764735213.123456] [node7:301  :0]  ib_mlx5_log.c:177  UCX  ERROR Transport retry count exceeded",
+    "spdlog": "[2026-11-03 22:14:33.123] [error] could not pin memory",
+    "TensorRT-LLM": "[TensorRT-LLM][ERROR] workspace too small (/src/x.cpp:12)",
+    "JSON": '{"level":"error","ts":1764735213.1,"msg":"engine core lost"}',
+    "logfmt": 'time="2026-11-03T22:14:33Z" level=error msg="engine core lost"',
+    "its name": "srun: error: node7: task 0: x",
+}
 NAMED = {
     "/pytorch/aten/src/ATen/native/cuda/IndexKernel.cu:111: operator(): block: [12,0,0], thread: [64,0,0] Assertion `index < sizes[i]` failed.": "cuda-error",
     "python: /build/pool.cc:12: void put(int): Assertion `block != nullptr' failed.": "process-crashed",
@@ -95,6 +110,19 @@ def test_a_name_behind_a_time_is_not_yet_the_journal(tmp_path: Path) -> None:
 @pytest.mark.parametrize("word", WORDS)
 def test_every_word_for_a_death_is_searched_for(tmp_path: Path, word: str) -> None:
     assert read(tmp_path, *UP, f"note: {word}", *ON).exit_code in (1, 4)
+
+
+@pytest.mark.parametrize("text", ERRORS.values(), ids=ERRORS)
+def test_an_error_of_another_logger_is_trouble(tmp_path: Path, text: str) -> None:
+    assert read(tmp_path, *UP, text, *ON).verdict == "unknown fault"
+
+
+def test_an_error_that_is_none(tmp_path: Path) -> None:
+    """TensorFlow's, where it is installed; and a collector's word for what came by stderr."""
+    factory = "E0000 00:00:1796279360.983969   23220 cuda_dnn.cc:8310] Unable to register cuDNN factory: Attempting to register"
+    assert read(tmp_path, *UP, factory, *ON).exit_code == 0
+    stderr = [json.dumps({"textPayload": text, "severity": "ERROR"}) for text in (*UP, *ON)]
+    assert read(tmp_path, *stderr).exit_code == 0
 
 
 @pytest.mark.parametrize("text", NAMED)
