@@ -36,6 +36,10 @@ _ERROR_HEAD = re2.compile(
     r"|(?:\[[^\]\n]{1,80}\] ?){0,3}\[(?:error|critical|fatal|ERROR|CRITICAL|FATAL)\]"
     r'|(?:[\w.@-]{1,40}=(?:"[^"\n]*"|\S+) ){0,6}(?:level|lvl)="?(?:error|critical|fatal|panic)\b'
     r"|(?:[\w./-]{1,80}(?:\[\d+\])?: )?(?:error|fatal): "
+    # Of nginx only what the server did: the rest is mostly the clients'.
+    r"|[\d/]{10} [\d:]{8} \[error\] \d+#\d+: \*\d+ "
+    r"(?:connect\(\) failed|recv\(\) failed|no live upstreams|upstream timed out"
+    r"|upstream prematurely closed)"
 )
 # The same for the search of a log, as far as no capital word of trouble is in it.
 _ERROR_SEARCHED = (

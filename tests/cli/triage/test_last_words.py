@@ -52,6 +52,7 @@ ERRORS = {
     "TensorRT-LLM": "[TensorRT-LLM][ERROR] workspace too small (/src/x.cpp:12)",
     "JSON": '{"level":"error","ts":1764735213.1,"msg":"engine core lost"}',
     "logfmt": 'time="2026-11-03T22:14:33Z" level=error msg="engine core lost"',
+    "nginx": "2026/11/03 22:14:33 [error] 29#29: *12 upstream timed out (110: Connection timed out) while reading response header from upstream",
     "its name": "srun: error: node7: task 0: x",
 }
 NAMED = {
