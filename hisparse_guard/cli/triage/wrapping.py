@@ -31,6 +31,10 @@ _STERN = re2.compile(r"([a-z0-9][a-z0-9.-]{0,252} [a-z0-9][a-z0-9-]{0,62}) ")
 _COMPOSE = re2.compile(r"([\w][\w.-]{0,80}) {0,60}\| ")
 # What docker compose itself says of the end of a container.
 _COMPOSE_END = re2.compile(r"([\w][\w.-]{0,80}) exited with code \d")
+# `ts`, and syslog by RFC 5424.
+_DATED = re2.compile(
+    rf"\[({_ISO})\] ?|<\d{{1,3}}>1 ({_ISO}) \S+ \S+ \S+ \S+ (?:-|\[[^\]\n]{{0,300}}\]) "
+)
 # `srun --label`, pdsh, ansible: a task or a host.
 _TASK = re2.compile(r" {0,6}([\w.-]{1,80}): ")
 _TASK_BEGINS = re2.compile(
@@ -78,7 +82,7 @@ class Unwrapper:
     def __init__(self) -> None:
         self.prefixes: set[str] = set()
         self.hosts: set[str] = set()
-        self.composed = False
+        self.composed = self.dated = False
 
     def row(self, file: str, number: int, order: int, raw: bytes) -> Row:
         """Unwraps one physical line."""
@@ -102,6 +106,11 @@ class Unwrapper:
                 return after
             row.time = row.time or found.group(1)
             return text[found.end() :]
+        if first in ("[", "<") and (found := _DATED.match(text)):
+            self.dated = self.dated or bool(_BEGINS.match(text[found.end() :]))
+            if self.dated:
+                row.time = row.time or found.group(1) or found.group(2)
+                return text[found.end() :]
         if first == "[":
             if found := _POD.match(text):
                 row.origin = row.origin or found.group(1)
