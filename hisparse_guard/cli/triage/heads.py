@@ -27,8 +27,10 @@ _HEAD = re2.compile(
     rf"(DEBUG|INFO|WARNING|ERROR|CRITICAL)(?: ({_DATE}))?(?: \[({_SOURCE})\]| ({_SOURCE})\]?) ?"
 )
 _UVICORN = re2.compile(r"(DEBUG|INFO|WARNING|ERROR|CRITICAL): {1,9}")
+# PyTorch's C++ in brackets; its Python, glog and absl (which counts the seconds) without.
 _NATIVE = re2.compile(
-    rf"(?:\[rank(\d{{1,6}})\]:)?\[([EWIF])\d{{4}} ({_DATE})(?: \d+)? ({_SOURCE})\] ?"
+    rf"(?:\[rank(\d{{1,6}})\]:)?\[?([EWIF])\d{{4}} ({_DATE}|\d\d:\d\d:\d+\.\d+)"
+    rf"(?: +\d+)? ({_SOURCE})\] ?"
 )
 # Any other format: nothing but times, names and marks before the level.
 _OTHER = re2.compile(
@@ -149,7 +151,7 @@ def _plain(text: str, stamped: bool = False) -> Head | None:
         head = Head(text[found.end() :], "api", level=found.group(1))
         head.access = bool(_ACCESS.match(head.message))
         return head
-    if text[:1] == "[" and (found := _NATIVE.match(text)):
+    if text[:1] in "[EWIF" and (found := _NATIVE.match(text)):
         rank, level, time, source = found.groups()
         return Head(
             text[found.end() :], "native", None, None, f"rank {rank}" if rank else None, None,

@@ -14,7 +14,7 @@ from hisparse_guard.cli.triage.reader import LogFile, Progress
 from hisparse_guard.cli.triage.records import Recorder, continues, is_later_line
 from hisparse_guard.cli.triage.run import Run
 from hisparse_guard.cli.triage.runs import Runs
-from hisparse_guard.cli.triage.scan import Scanner, answer_offsets
+from hisparse_guard.cli.triage.scan import Scanner, answer_offsets, last_lines
 from hisparse_guard.cli.triage.verdict import EXIT_CODES, Judged, judge, overall
 from hisparse_guard.cli.triage.wrapping import Unwrapper
 
@@ -83,8 +83,9 @@ class LogReader:
         done = 0
         number, counted = first, 0
         several = self.runs.several
-        extra = [] if several else answer_offsets(data)
-        extra.reverse()
+        extra = sorted(
+            {*([] if several else answer_offsets(data)), *last_lines(data)}, reverse=True
+        )
         run = self.runs.current
         if run is not None and not several and run.trouble_count >= _STORM:
             self.scanner.saturate(frozenset(run.seen))

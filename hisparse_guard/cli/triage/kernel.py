@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import re2
 
-# Of an out-of-memory kill, a segmentation fault, a trap, an Xid: process and id in either order.
+# Of an out-of-memory kill, a segmentation fault, a trap, an Xid, a hung task: process and id in
+# either order.
 _KILLED = re2.compile(r"[^\n]{0,60}Killed process (?P<pid>\d{1,9}),? \((?P<name>[^)\n]{1,40})\)")
 _OOM_KILL = re2.compile(r"oom-kill:[^\n]*,task=(?P<name>[^\n]{1,40}),pid=(?P<pid>\d{1,9})\b")
 _FAULT = re2.compile(
@@ -21,10 +22,15 @@ _FAULT = re2.compile(
 _XID = re2.compile(
     r"NVRM: Xid \([^)\n]{1,60}\): \d{1,4}, pid='?(?P<pid>\d{1,9})'?, name='?(?P<name>[^',\n]{1,40})"
 )
-_WAYS = (_KILLED, _OOM_KILL, _FAULT, _XID)  # fmt: skip
+_HUNG = re2.compile(
+    r"(?:INFO: task |[^\n]{0,60}BUG: soft lockup[^\n\[]{0,80}\[)"
+    r"(?P<name>[^:\n]{1,40}):(?P<pid>\d{1,9})"
+)
+_WAYS = (_KILLED, _OOM_KILL, _FAULT, _XID, _HUNG)
 _KERNEL = re2.compile(
     r"[^\n]{0,60}(?:Killed process|oom-kill|out of memory|Out of memory|NVRM: )"
     r"|\S{1,40}\[\d{1,9}\]: segfault|traps: |oom_reaper: "
+    r"|INFO: task |[^\n]{0,60}BUG: soft lockup"
 )
 # What systemd says of a unit.
 _UNIT = re2.compile(r"(?P<name>[\w.@:\\-]{1,200})\.(?:service|scope): ")

@@ -49,6 +49,7 @@ class Row:
         known: what a JSON record says beside the message.
         time: as the runtime logged it, or None.
         system: True where the wrapping says that it is not from the server (kernel, systemd).
+        program: the program that wrote it, by the journal, or None.
         cut: True where its beginning may be missing.
     """
 
@@ -60,6 +61,7 @@ class Row:
     known: dict[str, str] = field(default_factory=dict)
     time: str | None = None
     system: bool = False
+    program: str | None = None
     cut: bool = False
 
 
@@ -94,6 +96,7 @@ class Record:
         exceptions: the lines of its traceback that name an exception, likewise.
         traceback: True where it has a traceback at all.
         cut: True where its beginning may be missing: nothing in it is believed.
+        program: the program that wrote it, by the journal, or None.
     """
 
     file: str
@@ -111,6 +114,7 @@ class Record:
     source: str | None = None
     access: bool = False
     cut: bool = False
+    program: str | None = None
     state: str = ""
     bare_body: bool = False
     last_order: int = 0

@@ -130,6 +130,8 @@ class Recorder:
             head = heads.from_json(text, row.known)
         else:
             head = heads.parse(text, row.system, row.time is not None)
+            if head.kind == "bare" and row.known.get("own_level") and text is row.texts[0]:
+                head = heads.from_json(text, row.known)
         head.time = head.time or row.time
         return head
 
@@ -146,7 +148,7 @@ class Recorder:
         record = Record(
             row.file, row.number, row.order, row.origin, head.kind, head.message, head.label,
             head.pid, head.rank, head.dp, head.level, head.time, head.source, head.access, row.cut,
-            last_order=row.order,
+            row.program, last_order=row.order,
         )  # fmt: skip
         self.open[key] = self.last[row.origin] = record
         self._read(record, row, head.message)

@@ -12,8 +12,9 @@ import re2
 
 from hisparse_guard.cli.triage import kernel, standstill
 from hisparse_guard.cli.triage.catalogue import Catalogue
+from hisparse_guard.cli.triage.deaths import sounds_fatal, speaks_for_another
 from hisparse_guard.cli.triage.facts import Facts
-from hisparse_guard.cli.triage.model import LEVELS, Place, Record
+from hisparse_guard.cli.triage.model import Place, Record
 from hisparse_guard.cli.triage.standstill import Standstill, Stats
 
 KEPT = 6
@@ -23,25 +24,16 @@ _ACCESS = re2.compile(
     r'[\w.:\[\]%-]{1,80} - "([A-Z]{3,10}) (/\S*) HTTP/[\d.]{1,4}" '
     r"([1-5]\d\d)(?: [A-Za-z -]{2,40})?$"
 )
+# The same in the common log format, by a proxy in front of the server.
+_PROXY = re2.compile(
+    r'\S{1,80} \S{1,80} \S{1,200} \[[^\]\n]{1,40}\] "[A-Z]{3,10} [^"\n]*" (5\d\d)(?: |$)'
+)
 # Requests that are answered by the engine; /health is answered 200 by a server that stands still.
 _ANSWERS = re2.compile(
     r"/(?:v1/(?:chat/completions|completions|responses|messages|embeddings|rerank|score|audio/)"
     r"|v2/(?:rerank|chat)|pooling|classify|score|rerank|generate|invocations|inference/v1/generate"
     r"|cohere/)[/\w]*(?:\?|$)"
 )
-# Words for a death, looked for in a message up to where a client's words may begin.
-_DEATH = re2.compile(
-    r"(?i)\b(?:died|dead|crash(?:ed|ing)?|killed|unexpectedly|exit ?code[:= ]{1,2}-?[1-9]"
-    r"|exited with code [1-9]|exit(?:ed with)? status [1-9]|aborted|core dumped|fatal|segfault"
-    r"|sig(?:segv|abrt|kill|bus|ill|fpe)|signal[:= ]{1,2}\d+|terminate called|out of memory|oom"
-    r"|panic)\b"
-)
-# Of them what a supervisor says at any level: it takes every end for an ordinary one.
-_KILLED = re2.compile(
-    r"(?i)\b(?:sig(?:segv|abrt|kill|bus|ill|fpe)|signal[:= ]{1,2}\d+"
-    r"|(?:exited|terminated|killed) (?:with|by) signal|exit ?code[:= ]{1,2}-\d)"
-)
-_CLIENT_PART = re2.compile(r"(?i)\breq(?:uest)?s?\b|[\"'`{]|\bprompt\b|\bid\b")
 _CORRUPTED = re2.compile(r"Corrupted: [1-9]\d{0,9} reqs")
 _GUARD_RANK = re2.compile(r"\brank[= ](\d{1,6})\b")
 # What vLLM's logger writes before any client can speak, and then every few seconds.
@@ -106,6 +98,8 @@ class Run:
             the first that tells; None where none does. Without heads a client whose text holds
             a line end can write a line of any kind.
         elsewhere: lines of the kernel about another program.
+        foreign: a line of whoever started or ran the server, the first behind `last_own`.
+        last_own: the order of the server's last line.
     """
 
     catalogue: Catalogue
@@ -123,6 +117,8 @@ class Run:
     pids: dict[str, int] = field(default_factory=dict)
     own_pids: set[int] = field(default_factory=set)
     elsewhere: list[Place] = field(default_factory=list)
+    foreign: Place | None = None
+    last_own: int = 0
     ranks: dict[str, Place] = field(default_factory=dict)
     guard_ranks: dict[str, Place] = field(default_factory=dict)
     troubles: list[Trouble] = field(default_factory=list)
@@ -146,10 +142,20 @@ class Run:
         """True once the server came up or answered."""
         return self.came_up is not None or self.answered is not None or bool(self.engines)
 
+    @property
+    def behind(self) -> Place | None:
+        """The first line behind the server's last one that is not known, or None."""
+        foreign = self.foreign
+        return foreign if foreign is not None and foreign.order > self.last_own else None
+
     def take(self, record: Record) -> None:
         """Adds one record."""
         place = record.place()
         self.last = place
+        if record.kind not in ("bare", "system"):
+            self.last_own = max(self.last_own, record.order)
+        elif speaks_for_another(record) and self.behind is None:
+            self.foreign = place
         if record.time:
             # By length: times of the runtime and of vLLM are not to be compared.
             self.times[min(len(record.time), 40)] = record.time
@@ -166,6 +172,8 @@ class Run:
             self.ranks.setdefault(record.rank, place)
         if record.access:
             self._access(record, place)
+        elif record.kind == "bare" and (failed := _PROXY.match(record.message)):
+            self._failed(failed.group(1), place)
         elif not record.cut and self._statistics(record, place):
             return
         else:
@@ -198,10 +206,13 @@ class Run:
         self.recognised = True
         method, path, status = found.groups()
         if status[0] == "5":
-            self.failed_requests += 1
-            self._trouble(Trouble(place, f"a request was answered with {status}", None, ()))
+            self._failed(status, place)
         elif status[0] == "2" and method == "POST" and _ANSWERS.match(path):
             self._answer(place)
+
+    def _failed(self, status: str, place: Place) -> None:
+        self.failed_requests += 1
+        self._trouble(Trouble(place, f"a request was answered with {status}", None, ()))
 
     def _answer(self, place: Place) -> None:
         self.answered = self.answered or place
@@ -252,7 +263,7 @@ class Run:
             return
         # A known sign at ERROR that is not fatal: a workspace that could not be made, say.
         harmless = bool(said) and not record.traceback
-        if fatal or (not harmless if record.severe else self._sounds_fatal(record)):
+        if fatal or (not harmless if record.severe else sounds_fatal(record)):
             self._trouble_of(record, fatal)
         elif "shutdown" in said and self.shutdown is None and not self.troubles:
             self.shutdown = place
@@ -317,20 +328,6 @@ class Run:
         for reason in why[:1]:
             self.excused[reason] = self.excused.get(reason, 0) + 1
         return bool(why)
-
-    def _sounds_fatal(self, record: Record) -> bool:
-        """True where a line below ERROR, or without a level, says that something died."""
-        if record.kind not in ("engine", "worker", "main", "system", "bare", "native"):
-            return False
-        level = LEVELS.get(record.level or "WARNING", 0)
-        words = _DEATH
-        if level < LEVELS["WARNING"] and record.kind != "system":
-            if record.source is not None:
-                return False
-            words = _KILLED
-        message = record.message[:400]
-        client = _CLIENT_PART.search(message)
-        return bool(words.search(message[: client.start()] if client else message))
 
     def _trouble_of(self, record: Record, fatal: tuple[str, ...]) -> None:
         text = record.exceptions[0][2] if record.exceptions else ""

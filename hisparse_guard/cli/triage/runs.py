@@ -38,7 +38,13 @@ class Runs:
 
     def kept(self) -> list[Run]:
         """The runs in which a line of a vLLM server is."""
-        return [run for run in self.runs if run.recognised]
+        kept = [run for run in self.runs if run.recognised]
+        # Of no pod: by whoever ran all of them.
+        others = [run for run in self.runs if not run.recognised and run.origin is None]
+        return kept + [one for one in others if kept and (one.troubles or self._ends_with(one))]
+
+    def _ends_with(self, run: Run) -> bool:
+        return run is self.current and run.behind is not None
 
     def may_be_cut(self, row: Row) -> bool:
         """True for a first line that may be the rest of a longer one."""
@@ -74,9 +80,11 @@ class Runs:
         return run
 
     def _origin(self, record: Record) -> str | None:
-        """The server of a record: the kernel and systemd speak of the only one there is."""
-        if record.kind == "system" and record.origin is None and len(self.by_origin) == 1:
-            return next(iter(self.by_origin))
+        """The server of a record: who runs it speaks of the only one there is."""
+        if record.kind in ("system", "bare") and record.origin is None:
+            servers = [origin for origin, run in self.by_origin.items() if run.recognised]
+            if len(servers) == 1:
+                return servers[0]
         if record.origin not in self.by_origin and len(self.by_origin) >= _MOST_ORIGINS:
             return "(more pods)"
         return record.origin

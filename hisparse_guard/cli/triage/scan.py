@@ -7,21 +7,20 @@ them, are taken apart. Answered requests are looked for from the end of a block.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import re2
 
 from hisparse_guard.cli.triage.catalogue import Catalogue
+from hisparse_guard.cli.triage.deaths import SEARCHED
 from hisparse_guard.cli.triage.facts import WORDS
 
 # Words of trouble in general, beside those of the catalogue.
 TROUBLE = (
-    r"ERROR|CRITICAL|FATAL|Traceback \(most|File \\?\"|HTTP/[0-9.]+\\*\" 5\d\d|[Dd]ied|[Kk]illed"
-    r"|KILLED|exited|exitcode|unexpectedly|[Ee]xit code|[Cc]rash|[Aa]borted|core dumped|panic"
-    r"|terminate called|[Ff]atal|SIG[A-Z]{3,4}|[Ss]egfault|signal|out of memory"
-    r"|\w(?:Error|Exception)(?::|\\n|$)"
-)
+    "ERROR", "CRITICAL", r"Traceback \(most", r"File \\?\"", r"HTTP/[0-9.]+\\*\" 5\d\d",
+    "SIG[A-Z]{3,4}", r"\w(?:Error|Exception)(?::|\\n|$)", *SEARCHED,
+)  # fmt: skip
 START = ("server version ", "API version ", "non-default args: ", "LLM engine ", "Application s")
 STATISTICS = "Avg prompt throughput"
 _ANSWERED = b'" 20'
@@ -36,7 +35,7 @@ class Scanner:
         self.full = _compile([*catalogue.words(), *WORDS, *START, STATISTICS], TROUBLE)
         self.every = _compile(
             [*catalogue.words(), *WORDS, *START, STATISTICS],
-            TROUBLE + r"|HTTP/[0-9.]+\\*\" 2\d\d",
+            (*TROUBLE, r"HTTP/[0-9.]+\\*\" 2\d\d"),
         )
         self.storm: Any = None
         self._known: frozenset[str] = frozenset()
@@ -51,7 +50,7 @@ class Scanner:
             self._known = seen
             rest = set(self.catalogue.signals) - seen
             words = self.catalogue.words(rest) - self.catalogue.words(set(seen))
-            self.storm = _compile([*words, *START, STATISTICS], "")
+            self.storm = _compile([*words, *START, STATISTICS], ())
 
     def hits(self, data: bytes, every: bool) -> Iterator[int]:
         """Offsets of words worth a look, in order."""
@@ -78,8 +77,18 @@ def answer_offsets(data: bytes) -> list[int]:
     return sorted({*found})
 
 
-def _compile(words: list[str], more: str) -> Any:
-    pattern = "|".join(sorted(re2.escape(word) for word in set(words)))
+def last_lines(data: bytes) -> list[int]:
+    """Offsets of the last lines, looked at whatever they say: a supervisor's word may be there."""
+    found: list[int] = []
+    at = len(data) - 1
+    while at > 0 and len(found) < _LOOKED_AT:
+        at = data.rfind(b"\n", 0, at)
+        found.append(at + 1)
+    return found[::-1]
+
+
+def _compile(words: list[str], more: Sequence[str]) -> Any:
+    pattern = "|".join([*sorted(re2.escape(word) for word in set(words)), *more])
     options = re2.Options()
     options.max_mem = 64 << 20
-    return re2.compile(f"(?m)(?:{pattern}{'|' + more if more else ''})".encode(), options)
+    return re2.compile(f"(?m)(?:{pattern})".encode(), options)

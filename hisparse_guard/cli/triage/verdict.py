@@ -105,6 +105,8 @@ def _unnamed(run: Run, symptoms: Sequence[str]) -> tuple[str, list[str]]:
     trouble = run.first_trouble()
     if trouble is not None:
         return UNKNOWN, [f"trouble that no known fault explains: {trouble.what[:200]}"]
+    if run.corrupted is not None:
+        return UNKNOWN, [f"line {run.corrupted.number}: vLLM counted requests with NaN logits"]
     ended = [stall for one in run.engines.values() for stall in one.ended]
     if ended:
         return UNKNOWN, [f"it stood still for {ended[0].seconds} s and then went on"]
@@ -127,6 +129,11 @@ def _unnamed(run: Run, symptoms: Sequence[str]) -> tuple[str, list[str]]:
     alive = run.last_answer.order if run.last_answer else 0
     if run.elsewhere and run.elsewhere[-1].order > alive:
         missing.append("no sign of life after what the node says of a process")
+    if (behind := run.behind) is not None and run.shutdown_done is None:
+        missing.append(
+            f"line {behind.number} stands behind the server's last one, and triage does not "
+            f"know it: {behind.text[:160]}"
+        )
     if missing:
         return INCONCLUSIVE, missing
     end = "it was told to stop and stopped" if run.shutdown else "its end is not in the log"

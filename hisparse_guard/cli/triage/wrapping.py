@@ -31,6 +31,15 @@ _STERN = re2.compile(r"([a-z0-9][a-z0-9.-]{0,252} [a-z0-9][a-z0-9-]{0,62}) ")
 _COMPOSE = re2.compile(r"([\w][\w.-]{0,80}) {0,60}\| ")
 # What docker compose itself says of the end of a container.
 _COMPOSE_END = re2.compile(r"([\w][\w.-]{0,80}) exited with code \d")
+# `ts`, and syslog by RFC 5424.
+_DATED = re2.compile(
+    rf"\[({_ISO})\] ?|<\d{{1,3}}>1 ({_ISO}) \S+ \S+ \S+ \S+ (?:-|\[[^\]\n]{{0,300}}\]) "
+)
+# `srun --label`, pdsh, ansible: a task or a host.
+_TASK = re2.compile(r" {0,6}([\w.-]{1,80}): ")
+_TASK_BEGINS = re2.compile(
+    r"\(\w[\w.-]{0,60}(?: rank=\d{1,6})?,? ?pid=\d|(?:DEBUG|INFO|WARNING|ERROR) \d\d-\d\d \d\d:"
+)
 _LABELS = re2.compile(r'\{((?:[A-Za-z_]\w*="[^"]*"(?:, ?)?)+)\}[ \t]?')
 _LABEL = re2.compile(r'([A-Za-z_]\w*)="([^"]*)"')
 # What a line of vLLM begins with: only before it are two bare words a pod and a container.
@@ -46,6 +55,7 @@ _MESSAGE_KEYS = (
     "log", "MESSAGE", "message", "msg", "textPayload", "line", "body", "@message", "event",
 )  # fmt: skip
 _ORIGIN_KEYS = ("pod_name", "pod", "kubernetes_pod_name", "container_name", "instance", "host")
+_SEVERE = ("ERROR", "ERR", "CRITICAL", "FATAL", "PANIC")
 _MOST_PREFIXES = 4096
 
 
@@ -71,6 +81,8 @@ class Unwrapper:
 
     def __init__(self) -> None:
         self.prefixes: set[str] = set()
+        self.hosts: set[str] = set()
+        self.composed = self.dated = False
 
     def row(self, file: str, number: int, order: int, raw: bytes) -> Row:
         """Unwraps one physical line."""
@@ -90,39 +102,55 @@ class Unwrapper:
     def _prefix(self, text: str, row: Row) -> str | None:
         first = text[:1]
         if first.isdigit() and (found := _CRI.match(text) or _STAMP.match(text)):
-            if journal := _JOURNAL.match(text):
-                return self._journal(text, journal, row)
+            if (after := self._journal(text, row)) is not None:
+                return after
             row.time = row.time or found.group(1)
             return text[found.end() :]
+        if first in ("[", "<") and (found := _DATED.match(text)):
+            self.dated = self.dated or bool(_BEGINS.match(text[found.end() :]))
+            if self.dated:
+                row.time = row.time or found.group(1) or found.group(2)
+                return text[found.end() :]
         if first == "[":
             if found := _POD.match(text):
                 row.origin = row.origin or found.group(1)
                 return text[found.end() :]
             if found := _DMESG.match(text):
-                row.system = True
+                row.system, row.program = True, "kernel"
                 return text[found.end() :]
             return None
-        if first.isupper() and (found := _JOURNAL.match(text)):
-            return self._journal(text, found, row)
-        if first == "(" or first == " " or row.origin is not None:
+        if first.isupper() and (after := self._journal(text, row)) is not None:
+            return after
+        if first == "(" or row.origin is not None:
             return None
         if (found := _COMPOSE_END.match(text)) and found.group(1) in self.prefixes:
             row.origin = found.group(1)
             return None
-        for pattern in (_COMPOSE, _STERN):
+        for pattern, begins in ((_COMPOSE, _BEGINS), (_STERN, _BEGINS), (_TASK, _TASK_BEGINS)):
             if found := pattern.match(text):
                 prefix = found.group(1)
-                if prefix in self.prefixes or _BEGINS.match(text[found.end() :]):
+                known = prefix in self.prefixes or (self.composed and pattern is _COMPOSE)
+                if known or begins.match(text[found.end() :]):
+                    self.composed = self.composed or pattern is _COMPOSE
                     if len(self.prefixes) < _MOST_PREFIXES:
                         self.prefixes.add(prefix)
                     row.origin = prefix
                     return text[found.end() :]
         return None
 
-    def _journal(self, text: str, found: Any, row: Row) -> str:
-        row.time = row.time or found.group(1)
-        row.known.setdefault("host", found.group(2))
-        row.system = found.group(3) in _SYSTEM
+    def _journal(self, text: str, row: Row) -> str | None:
+        found = _JOURNAL.match(text)
+        if not found:
+            return None
+        time, host, program = found.groups()
+        if _BEGINS.match(text[found.end() :]) and len(self.hosts) < _MOST_PREFIXES:
+            self.hosts.add(host)
+        if host not in self.hosts and program not in _SYSTEM:
+            # Behind a time, `name name: ` may be anything.
+            return None
+        row.time = row.time or time
+        row.known.setdefault("host", host)
+        row.system, row.program = program in _SYSTEM, program
         return text[found.end() :]
 
     def _json(self, text: str, row: Row) -> str | None:
@@ -182,7 +210,12 @@ def _known(record: dict[str, Any], row: Row) -> None:
             if isinstance(value, str | int) and not isinstance(value, bool):
                 row.known[name] = str(value)[:200] if isinstance(value, str) else _number(value)
                 break
-    if record.get("SYSLOG_IDENTIFIER") in _SYSTEM or record.get("_TRANSPORT") == "kernel":
+    if any(str(record.get(key)).upper() in _SEVERE for key in ("level", "levelname")):
+        # A program's own word. Collectors call what comes by stderr an error, in `severity`.
+        row.known["own_level"] = row.known["level"]
+    program = record.get("SYSLOG_IDENTIFIER")
+    row.program = program if isinstance(program, str) else row.program
+    if row.program in _SYSTEM or record.get("_TRANSPORT") == "kernel":
         row.system = True
     for holder in (
         record,

@@ -90,10 +90,22 @@ def compose(lines: list[str]) -> list[str]:
     return [f"vllm-1  | {text}" for text in lines]
 
 
+def srun(lines: list[str]) -> list[str]:
+    return [f" 0: {text}" for text in lines]
+
+
+def ts(lines: list[str]) -> list[str]:
+    return [f"[2026-11-03 22:14:04] {text}" for text in lines]
+
+
+def syslog(lines: list[str]) -> list[str]:
+    return [f"<14>1 {STAMP} node7 vllm 588 - - {text}" for text in lines]
+
+
 FORMATS: dict[str, Callable[[list[str]], list[str]]] = {
     form.__name__: form
     for form in (
         plain, vllm_json, docker, cri, loki, loki_json, json_in_json, journald, journald_json,
-        stern, kubectl_prefix, compose,
+        stern, kubectl_prefix, compose, srun, ts, syslog,
     )
 }  # fmt: skip
