@@ -187,7 +187,7 @@ def _assignments(text: str, masker: Masker) -> str:
         line = line.strip()
         section = re.fullmatch(r"\[([A-Za-z ]{1,30})\]", line)
         name, equals, value = line.removeprefix("export ").partition("=")
-        if section:
+        if section and policy.harmless_name(section[1]):
             found.append(line)
         elif not line or line[0] in "#;":
             continue

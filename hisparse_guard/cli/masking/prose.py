@@ -14,6 +14,8 @@ from hisparse_guard.cli.masking.masker import Masker
 from hisparse_guard.cli.masking.plain import seen
 from hisparse_guard.cli.masking.streams import Prefixes
 from hisparse_guard.cli.masking.text import (
+    CLIENT_NAME,
+    CLIENT_PART,
     MASK,
     PARTS,
     is_secret_name,
@@ -47,6 +49,11 @@ _TOKEN = re.compile(
 # A number under a masked name, and masks side by side.
 _NUMBERED = re.compile(r"\*\*\*(\\*['\"]?\s*(?:=>|:=|[=:])\s*\\*['\"]?)[\d.,-]{2,}")
 _SIDE_BY_SIDE = re.compile(r"\*\*\*(?:[^\w\s'\",:=|(){}\[\]<>]?\*\*\*)+")
+# A word spelled letter by letter, and the number of a card.
+_LETTERS = re.compile(
+    r"(?<!\w)(?:[A-Za-z]([ ._-]))(?:[A-Za-z]\1){3,}[A-Za-z](?!\w)"
+    r"|(?<![\w.])\d{4}([ -])(?:\d{4}\2){2}\d{4}(?![\w.])"
+)
 _BEGIN, _END = re.compile(r"-----BEGIN [A-Z0-9 ]*-----"), re.compile(r"-----END [A-Z0-9 ]*-----")
 
 
@@ -121,7 +128,9 @@ class Prose:
         self.count += text.count(MASK)
         self._remember(found)
         text = _QUERY.sub(self._parameter, _URL.sub(self._url, text))
-        text = _WORD.sub(self._word, text)
+        text, parts = CLIENT_PART.subn(rf"\g<name>{MASK}", _WORD.sub(self._word, text))
+        text, letters = _LETTERS.subn(MASK, text)
+        self.count += parts + letters
         if self._vault.names is not None:
             text = self._vault.names.blank(text)
         text = _TOKEN.sub(self._token, text)
@@ -179,6 +188,9 @@ class Prose:
                 return value
             self.count += 1
             self._vault.add(str(value))
+            return MASK
+        if CLIENT_NAME.fullmatch(key) and value and isinstance(value, (str, list)):
+            self.count += 1
             return MASK
         if isinstance(value, str):
             return self._string(value, key)

@@ -25,7 +25,7 @@ NAME = (
     r"|pass[ _-]?(?:code|phrase)|passwort|kennwort|credentials?|auth(?:orization)?"
     r"|bearer|(?<!s)token|(?-i:(?<=s)Token)|(?:api|auth|access|bearer|hf|refresh|secret)[_-]?tokens"
     r"|cookie|signature|conn(?:ection)?[_-]?str(?:ing)?|webhook|stringData|env[_-]vars"
-    r"|(?<![A-Za-z])(?:pass|(?:root)?pw|pwd|psk|sig|dsn|pat|creds?|jwt|otp)"
+    r"|(?<![A-Za-z])(?:pass|(?:root)?pw|pwd|psk|sig|dsn|pat|creds?|jwt|otp|pin)"
     r"|(?-i:(?<=[a-z])(?:Pass|Pw|Pwd|Sig|Dsn|Pat|Creds?|Jwt|Otp)(?![a-z])))(?:[_-][A-Za-z0-9]+){0,3})"
 )
 # Special tokens of a tokenizer are named `…_token` too, and are no secrets; nor are numbers and
@@ -33,7 +33,7 @@ NAME = (
 _NOT_SECRET = re.compile(
     r"(?:eos|bos|pad|unk|sep|cls|mask|stop|image|video|audio|special|per|next|think)[_-]?token$"
     r"|token[_-](?:ids?|count|budget|limit|num|num\w*|per|throughput|type|mask|indices|positions)"
-    r"|pass[_-](?:config|manager|key|through)|tokenizer|token[_-]?ize",
+    r"|pin[_-]mem|pass[_-](?:config|manager|key|through)|tokenizer|token[_-]?ize",
     re.I,
 )
 
@@ -106,7 +106,7 @@ _SHAPES = re.compile(
 _HINT = re2.compile(
     r"(?i)key|secret|pass[^e]|pass$|passe\b|cred|cookie|conn(?:ection)?[_-]?str|webhook|auth|bearer"
     r"|basic|token|signature|env[_-]vars|kennwort|stringdata|://|identified|openssl|literal"
-    r"|(?:^|[^a-z])(?:(?:root)?pw|pwd|psk|sig|dsn|pat|jwt|otp)(?:[^a-z]|$)|(?-i:[a-z](?:Pw|Pwd|Sig|Dsn|Pat|Jwt|Otp))"
+    r"|(?:^|[^a-z])(?:(?:root)?pw|pwd|psk|sig|dsn|pat|jwt|otp|pin)(?:[^a-z]|$)|(?-i:[a-z](?:Pw|Pwd|Sig|Dsn|Pat|Jwt|Otp))"
     r"|\b(?:hf_|sk-|nvapi-|gh[opsur]_|github_pat_|gl[a-z]{1,5}-|xox|AKIA|ASIA|AIza|dckr|pypi-|npm_"
     r"|[rs]k_(?:live|test)|wandb|eyJ|xapp|hv[bsr]\.|s\.\w{24}|whsec|gsk_|r8_|fw_|glsa|sgp_|pplx|tskey"
     r"|lsv2|do[opr]_v1|SG\.|ya29|shp|ATATT|dapi)|\$(?:\d|y|gy|apr1|argon2|scrypt)"
@@ -148,6 +148,15 @@ _SCHEME = re.compile(
 _MORE_ITEMS = re.compile(
     r"(?P<name>--api-key['\"],\s*['\"]?\*\*\*['\"]?)(?P<link>)"
     rf"(?P<value>(?:,\s*(?!['\"]-)(?:{_QUOTED}))+)"
+)
+# What a client sends, whole: its numbers are words too.
+CLIENT_NAME = re.compile(
+    r"(?:prompt|messages|content|completion|stop|input)s?|(?:\w+_)?token_ids", re.I
+)
+CLIENT_PART = re.compile(
+    rf"(?P<name>(?<![\w.]){_SIDE}(?:{CLIENT_NAME.pattern})(?P<link>{_SIDE}\s*[:=]\s*))"
+    rf"(?P<value>\[.*|{_GROUP}|{_QUOTED}|['\"].*)",
+    re.I,
 )
 _SECRET_NAME = re.compile(rf"^-{{0,2}}{NAME}$", re.I)
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z][a-z])")

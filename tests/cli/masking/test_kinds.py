@@ -30,6 +30,11 @@ LOGS = {
     "an exception": f"Traceback (most recent call last):\nKeyError: '{S}'",
     "a key of JSON": f'{{"{S}": 1, "level": "{S}"}}',
     "a number in JSON": f'{{"{S}": 4711}}',
+    "ids of tokens": f"{HEAD}Received request: prompt_token_ids: [1, 4711, 9], lora_request: None",
+    "a prompt of known words": f"{HEAD}prompt: 'the number is 4711, \\'4711\\' it is', params: x",
+    "a client's message": '{"messages": [{"role": "user", "content": "pin 4711"}]}',
+    "letter by letter": "it is w-e-x-l-o-r-u-m and w e x l o r u m",
+    "a card": "paid with 4711 4711 4711 4711",
 }
 FILES = {
     "a key": f"data: {{{S}: 1}}\n",
@@ -49,8 +54,14 @@ def test_logs(place: str, tmp_path: Path) -> None:
     path = tmp_path / "server.log"
     path.write_text(LOGS[place] + "\n")
     held = "".join(archive(tmp_path, server_logs=[path]).values())
-    for part in (S, S[:4], S[4:], "4711"):
+    for part in (S, S[:4], S[4:], "4711", "-".join(S), " ".join(S)):
         assert part not in held.lower()
+
+
+def test_the_name_of_a_section(tmp_path: Path) -> None:
+    (tmp_path / "a.ini").write_text(f"[{S}]\nmode = auto\n[default]\nmode = auto\n")
+    text = archive(tmp_path, deployment=[tmp_path / "a.ini"])["x/deployment/1.ini"]
+    assert S not in text and "[default]" in text
 
 
 @pytest.mark.parametrize("place", FILES)
