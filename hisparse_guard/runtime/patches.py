@@ -227,7 +227,6 @@ def get_current_vllm_config_or_none(wrapped: Any, instance: Any, args: Any, kwar
     config = wrapped(*args, **kwargs)
     if config is None:
         with internal_errors("a call site is not in the trace"):
-            state.read_settings()
             telemetry.asked_without_config(sys._getframe(1))
     return config
 

@@ -99,8 +99,9 @@ class ProcessState:
         if not self.hisparse or self.read_settings().mode == "observe":
             return True
         if workspace is None:
-            # vLLM keeps a failure in mind, but would ask its collectives again for "no backend".
-            return not self.chose_none(group)
+            # vLLM keeps a failure in mind, but would ask its collectives again for "no backend",
+            # also where that was vLLM's own answer first.
+            return self.expected_backend(group) != NONE
         return workspace_backend(workspace) == self.expected_backend(group)
 
     def chose_none(self, group: Any) -> bool:

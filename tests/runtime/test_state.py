@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -81,3 +83,30 @@ def test_a_patch_that_fails_late_is_told(
     telemetry.end()
     told = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
     assert told == ["hisparse-guard: first", "hisparse-guard: second"]
+
+
+def test_a_getter_stays_wrapped_where_vllm_answered_none_itself() -> None:
+    # vLLM 0.34.0 forgets its own "no backend" outside the context; the guard keeps it.
+    state, group = ProcessState(), Group()
+    state.note_config(Config())
+    state.ask_config = Config
+    state.decide((None, False), group)
+    assert not state.is_settled(None, group)
+    state.ask_config = lambda: None
+    assert state.decide(("mnnvl", True), group).answer == (None, False)
+    assert state.chose_none(group)
+
+
+def test_an_error_before_the_settings_are_read_is_in_the_evidence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HISPARSE_GUARD_EVIDENCE_DIR", str(tmp_path / "evidence"))
+    monkeypatch.setattr(telemetry, "state", ProcessState())
+    monkeypatch.setattr(telemetry.log, "_waiting", type(telemetry.log._waiting)())
+    monkeypatch.setattr(telemetry.log, "_logged", set())
+    monkeypatch.setattr(telemetry, "_recorder", telemetry._recorder)
+    telemetry.begin("sitecustomize")
+    telemetry.internal_error("a vLLM config cannot be read", RuntimeError("broken"))
+    (file,) = (tmp_path / "evidence").iterdir()
+    events = [json.loads(line)["event"] for line in file.read_text().splitlines()]
+    assert events == ["armed", "error"]

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Iterable
 from functools import cached_property
+from importlib.machinery import PathFinder
 from typing import Any
 
 import hisparse_guard
@@ -32,7 +33,6 @@ _REPORTED_VARIABLES = (
     "VLLM_PLUGINS",
     "CUDA_LAUNCH_BLOCKING",
 )
-_ALL_REDUCE_FILE = build_class.ALL_REDUCE.replace(".", os.sep) + ".py"
 # A loop that makes ever new misses or errors must not fill a disk. Decisions and workspaces always
 # count.
 _MOST_DISTINCT = 1000
@@ -80,7 +80,9 @@ class _Recorder:
 
     @cached_property
     def armed(self) -> events.Armed:
-        vllm, flashinfer = sys.modules.get("vllm"), sys.modules.get("flashinfer")
+        # FlashInfer is not imported yet, where a config is the first that is recorded.
+        vllm, flashinfer = sys.modules.get("vllm"), PathFinder.find_spec("flashinfer")
+        folders = getattr(flashinfer, "submodule_search_locations", ())
         return events.Armed(
             how=self.injected_via,
             guard_version=hisparse_guard.__version__,
@@ -92,11 +94,11 @@ class _Recorder:
             argv0=sys.argv[0] if getattr(sys, "argv", None) else None,
             settings=state.read_settings()._asdict(),
             environment={name: os.environ.get(name) for name in _REPORTED_VARIABLES},
-            kernel_class=build_class.kernel_class(getattr(flashinfer, "__path__", ())).label,
+            kernel_class=build_class.kernel_class(folders).label,
         )
 
     def _write(self, event: Event, count: int, at_exit: bool = False) -> None:
-        folder = state.settings.evidence_dir if state.settings is not None else None
+        folder = state.read_settings().evidence_dir
         if folder is None:
             return
         try:
@@ -150,7 +152,7 @@ def resolved(decision: Decision, group: Any, frame: Any) -> None:
     _record(event, messages.resolved(event) if decision.hisparse else None)
     if decision.hisparse and not decision.config_current:
         stack = process_facts.call_stack(frame)
-        callers = [site for site in stack if not site.file.endswith(_ALL_REDUCE_FILE)]
+        callers = [site for site in stack if not site.file.endswith("flashinfer_all_reduce.py")]
         upstream = None if decision.upstream == NONE else decision.upstream
         _context_miss("resolver", callers or stack, stack, upstream, decision.used, decision.target)
 

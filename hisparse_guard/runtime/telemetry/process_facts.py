@@ -7,7 +7,6 @@ from typing import Any
 from hisparse_guard.runtime.telemetry.events import CodeLocation
 
 _RUNTIME = os.path.dirname(os.path.dirname(__file__)) + os.sep
-_WRAPT = f"{os.sep}wrapt{os.sep}"
 
 
 def global_rank() -> tuple[int | None, int | None]:
@@ -51,7 +50,7 @@ def call_stack(frame: Any, most: int = 40) -> tuple[CodeLocation, ...]:
     stack: list[CodeLocation] = []
     while frame is not None and len(stack) < most:
         code = frame.f_code
-        if not code.co_filename.startswith(_RUNTIME) and _WRAPT not in code.co_filename:
+        if not code.co_filename.startswith(_RUNTIME) and "/wrapt/" not in code.co_filename:
             stack.append(CodeLocation(code.co_filename, frame.f_lineno, code.co_name))
         frame = frame.f_back
     return tuple(reversed(stack))
