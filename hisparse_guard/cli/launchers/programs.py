@@ -120,7 +120,7 @@ def _starts(tree: ast.Module) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom) and node.module in ("os", "posix"):
             yield from (a.name for a in node.names if a.name.startswith((*_STARTERS, "*")))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            if node.value.startswith(_VARIABLES):
+            if node.value.startswith(_VARIABLES) or node.value in _CHANGING:
                 yield f"it names {node.value}"
         elif isinstance(node, ast.Name) and node.id in ("__import__", "exec", "eval", *_CHANGING):
             yield node.id
