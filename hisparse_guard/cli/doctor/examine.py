@@ -78,7 +78,9 @@ def examine(words: Sequence[str], environ: Mapping[str, str]) -> Examination:
         found = [_harmless(finding) for finding in found]
     elif verdict.advice == "needed" and way_in(facts).by is None and facts.settings.mode != "off":
         found.append(Finding("fix", "way in", f"not injected: {to_inject(facts)}"))
-    return Examination(verdict, tuple(found), {**seen, "classified": _classified(facts)})
+    # The values of variables (VLLM_API_KEY is one) are not for anyone to read.
+    told = {name: value for name, value in seen.items() if name not in ("environment", "prefixes")}
+    return Examination(verdict, tuple(found), {**told, "classified": _classified(facts)})
 
 
 def _classified(facts: Facts) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hisparse_guard.cli.doctor.render import as_json
 from tests.cli.doctor.support import ALL_REDUCE, bare, doctor, edit, metadata, said
 
 MAIN = "if __name__ == '__main__':\n    from vllm.entrypoints.cli.main import main\n    main()\n"
@@ -81,6 +82,11 @@ def test_variables_that_the_images_own_start_changes(
     assert (result.verdict.advice, result.exit_code) == (advice, 1)
     assert text in result.verdict.reason
     assert "the start of this Python changes" in said(result, "environment")
+
+
+def test_values_of_variables_are_not_told(tree: Path, bundle: Path) -> None:
+    result = doctor(bundle, tree, VLLM_API_KEY="a-key-of-someones")
+    assert "a-key-of-someones" not in as_json(result) + str(result)
 
 
 @pytest.mark.parametrize("edited", ["envs", "resolver", "plugin"])
