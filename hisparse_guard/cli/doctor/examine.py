@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import files
@@ -20,22 +19,18 @@ from hisparse_guard.cli.doctor.checks.mirror import mirror, module_and_source
 from hisparse_guard.cli.doctor.checks.path_entries import path_entries
 from hisparse_guard.cli.doctor.checks.platform import platform
 from hisparse_guard.cli.doctor.checks.settings import settings
-from hisparse_guard.cli.doctor.checks.variables import ray, variables
+from hisparse_guard.cli.doctor.checks.variables import changed_at_start, ray, variables
 from hisparse_guard.cli.doctor.checks.vllm import build, patches, signs, vllm
 from hisparse_guard.cli.doctor.checks.way_in import check_way_in, sitecustomize, to_inject, way_in
 from hisparse_guard.cli.doctor.checks.wrapt import wrapt
 from hisparse_guard.cli.doctor.jit_cache import jit_cache
 from hisparse_guard.cli.doctor.model import BACKEND, Examination, Facts, Finding, Verdict
+from hisparse_guard.cli.doctor.obeys import obeys_variable
 from hisparse_guard.cli.doctor.signs import NO_FILE, code_files, read_signs
 from hisparse_guard.cli.doctor.verdict import judge
 from hisparse_guard.cli.launchers import NoSuchProgram, Started, follow
 from hisparse_guard.runtime.settings import read_settings
-from hisparse_guard.runtime.telemetry.build_class import (
-    ALL_REDUCE,
-    Build,
-    build_class,
-    module_source,
-)
+from hisparse_guard.runtime.telemetry.build_class import Build, build_class
 from hisparse_guard.runtime.telemetry.build_class import kernel_class as read_kernel
 
 CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
@@ -53,6 +48,7 @@ CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     flashinfer,
     platform,
     settings,
+    changed_at_start,
     variables,
     ray,
     mirror,
@@ -82,7 +78,9 @@ def examine(words: Sequence[str], environ: Mapping[str, str]) -> Examination:
         found = [_harmless(finding) for finding in found]
     elif verdict.advice == "needed" and way_in(facts).by is None and facts.settings.mode != "off":
         found.append(Finding("fix", "way in", f"not injected: {to_inject(facts)}"))
-    return Examination(verdict, tuple(found), {**seen, "classified": _classified(facts)})
+    # The values of variables (VLLM_API_KEY is one) are not for anyone to read.
+    told = {name: value for name, value in seen.items() if name not in ("environment", "prefixes")}
+    return Examination(verdict, tuple(found), {**told, "classified": _classified(facts)})
 
 
 def _classified(facts: Facts) -> dict[str, Any] | None:
@@ -141,12 +139,15 @@ def _ask(started: Started) -> dict[str, Any] | str:
 
 
 def _read(words: Sequence[str], started: Started, seen: Mapping[str, Any]) -> Facts:
+    probe, given = interpreter.probe(started), started.environment
+    started = _as_it_sees(started, seen)
     facts = Facts(
         words=words,
         started=started,
         settings=read_settings(started.environment)[0],
         seen=seen,
-        probe=interpreter.probe(started),
+        probe=probe,
+        given=given,
     )
     folders = tuple((seen["vllm"] or {}).get("folders") or ())
     if not folders:
@@ -165,24 +166,26 @@ def _read(words: Sequence[str], started: Started, seen: Mapping[str, Any]) -> Fa
         signs=found,
         plugin_signs=read_signs(_plugin_folders(seen)),
         patches=_patches(folders, _plugin_folders(seen)),
-        obeys_variable=_names_variable(folders),
+        obeys_variable=started.environment.get(BACKEND) == "trtllm"
+        and obeys_variable(folders, _plugin_folders(seen)),
     )
     if facts.build is not None and facts.build.label == "fixed":
         facts = _with_calls(facts)
     return facts
 
 
+def _as_it_sees(started: Started, seen: Mapping[str, Any]) -> Started:
+    """With the variables that the image's own start (a sitecustomize, a .pth file) has set."""
+    changed = {**started.environment, **seen["environment"]}
+    for name in started.environment:
+        if name.startswith(tuple(seen["prefixes"])) and name not in seen["environment"]:
+            del changed[name]
+    return replace(started, environment=changed)
+
+
 def _plugin_folders(seen: Mapping[str, Any]) -> list[str]:
     """Where the plugins that vLLM loads are, its own and the guard's left out."""
     return sorted({folder for plugin in seen["plugins"] for folder in plugin["folders"]})
-
-
-def _names_variable(folders: Sequence[str]) -> bool:
-    try:
-        tree = ast.parse(module_source(map(Path, folders), ALL_REDUCE) or b"")
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    return any(isinstance(node, ast.Attribute) and node.attr == BACKEND for node in ast.walk(tree))
 
 
 def _with_calls(facts: Facts) -> Facts:

@@ -62,7 +62,9 @@ class Facts:
         patches: per patch of the runtime, its name and why it cannot be applied (None: it can).
         calls: calls that do not pass what init resolved; None where that was not looked
             for, or could not be told; why, in `calls_unread`.
-        obeys_variable: whether the module of the resolver names vLLM's own variable.
+        given: the environment that the command is started with. What the interpreter's own start
+            makes of it is in `started`.
+        obeys_variable: whether vLLM's own variable is set to trtllm and shown to be obeyed.
     """
 
     words: Sequence[str]
@@ -79,6 +81,7 @@ class Facts:
     patches: tuple[Finding, ...] = ()
     calls: tuple[Call, ...] | None = None
     calls_unread: str | None = None
+    given: Mapping[str, str] = field(default_factory=dict)
     obeys_variable: bool = False
 
     @property

@@ -7,9 +7,13 @@ Arguments: how many entries of ``sys.path`` came after ``site`` had run; the pat
 """
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Optional  # noqa: UP035 - for old interpreters
+
+# Of the variables that decide whether the guard gets in, and what it does.
+PREFIXES = ["PYTHON", "HISPARSE_GUARD_", "VLLM_"]
 
 
 def _location(name: str) -> Any:
@@ -178,6 +182,8 @@ def main() -> None:
         "ignore_environment": flags.ignore_environment,
         "no_site": flags.no_site,
         "path": list(sys.path),
+        "prefixes": PREFIXES,
+        "environment": {n: v for n, v in os.environ.items() if n.startswith(tuple(PREFIXES))},
         "planted": any(type(f).__name__ == "PatchFinder" for f in sys.meta_path),
         "sitecustomize": getattr(sys.modules.get("sitecustomize"), "__file__", None),
         "sitecustomizes": _site(sys.path[int(late) :]),

@@ -33,6 +33,7 @@ _STARTERS = ("exec", "spawn", "posix_spawn", "fork", "system", "popen", "startfi
 # is not in the source.
 _CHANGING = {"meta_path", "path_hooks", "set_executable", "putenv", "unsetenv", "import_module"}
 _STARTING_MODULES = {"subprocess", "pty", "asyncio.subprocess", "runpy", "sh", "pexpect"}
+_OF_ENVIRONMENT = {"clear", "update", "pop", "popitem", "__delitem__", "__setitem__"}
 _VARIABLES = ("PYTHON", "HISPARSE_GUARD", "VLLM_PLUGINS", "VLLM_FLASHINFER_ALLREDUCE_BACKEND")
 
 
@@ -92,6 +93,18 @@ def _imports(tree: ast.Module) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
+def _set(node: ast.Assign | ast.AugAssign | ast.Delete) -> Iterator[str]:
+    """What in an assignment may change what children are given: the environment as a whole, a
+    variable whose name is not in the source, the Python that they are started with."""
+    for target in [node.target] if isinstance(node, ast.AugAssign) else node.targets:
+        holder = ast.unparse(target.value if isinstance(target, ast.Subscript) else target)
+        named = isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant)
+        if holder.rpartition(".")[2] == "environ" and not named:
+            yield f"it sets {ast.unparse(target)}"
+        elif holder.startswith("sys.") and holder.endswith("executable"):
+            yield f"it sets {holder}"
+
+
 def _starts(tree: ast.Module) -> Iterator[str]:
     """What in a program starts another, or changes what its children are given."""
     for node in ast.walk(tree):
@@ -99,13 +112,15 @@ def _starts(tree: ast.Module) -> Iterator[str]:
             node.attr.startswith(_STARTERS) or node.attr in _CHANGING
         ):
             yield node.attr
-        elif isinstance(node, ast.Attribute) and node.attr == "clear":
+        elif isinstance(node, ast.Attribute) and node.attr in _OF_ENVIRONMENT:
             if getattr(node.value, "attr", getattr(node.value, "id", "")) == "environ":
-                yield "environ.clear"
+                yield f"environ.{node.attr}"
+        elif isinstance(node, (ast.Assign, ast.AugAssign, ast.Delete)):
+            yield from _set(node)
         elif isinstance(node, ast.ImportFrom) and node.module in ("os", "posix"):
             yield from (a.name for a in node.names if a.name.startswith((*_STARTERS, "*")))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            if node.value.startswith(_VARIABLES):
+            if node.value.startswith(_VARIABLES) or node.value in _CHANGING:
                 yield f"it names {node.value}"
         elif isinstance(node, ast.Name) and node.id in ("__import__", "exec", "eval", *_CHANGING):
             yield node.id

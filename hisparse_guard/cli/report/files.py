@@ -12,7 +12,21 @@ from hisparse_guard.cli.report.problems import Problem
 
 NAME = "hisparse-guard-<host>-<pid>.jsonl"
 _NAME = re.compile(r"hisparse-guard-(.+)-\d+\.jsonl", re.DOTALL)
-_PACKED = re.compile(r"\.(gz|tgz|zst|zstd|bz2|xz|lz4|lzma|br|zip|tar|7z|rar|z)$", re.IGNORECASE)
+_PACKED = re.compile(
+    r"\.(t?gz|t?zst|zstd|t?bz2?|t?xz|lz4|lzma|lzo|br|zip|tar|cpio|7z|rar|z|gpg|age)(\.|$)",
+    re.IGNORECASE,
+)
+# How gzip, zstd, xz, bzip2, lz4, zip and 7z begin, whatever the file is named.
+_MAGIC = (
+    b"\x1f\x8b",
+    b"\x28\xb5\x2f\xfd",
+    b"\xfd7zXZ",
+    b"BZh",
+    b"\x04\x22\x4d\x18",
+    b"PK\3\4",
+    b"7z\xbc",
+)
+_HEAD = 1024
 
 
 def host_of(path: str | os.PathLike[str]) -> str | None:
@@ -96,6 +110,21 @@ class _Search:
         elif "hisparse-guard-" in path.name or ".jsonl" in path.name.lower():
             # Rotated and backup copies too: a worker may be in nothing else.
             self.problem(path, f"is named like evidence and was not read: name it {NAME}")
+        elif stat.S_ISREG(status.st_mode):
+            self._other(path)
+
+    def _other(self, path: Path) -> None:
+        """A file of another name, which may hold evidence all the same."""
+        try:
+            with path.open("rb") as handle:
+                head = handle.read(_HEAD)
+        except OSError as error:
+            self.problem(path, f"cannot be read: {error.strerror or error}")
+            return
+        if head.startswith(_MAGIC):
+            self.problem(path, "is packed and was not read: unpack it")
+        elif b'"schema"' in head and b'"event"' in head:
+            self.problem(path, f"holds lines like evidence and was not read: name it {NAME}")
 
     def file(self, path: Path, status: os.stat_result) -> None:
         if not stat.S_ISREG(status.st_mode):

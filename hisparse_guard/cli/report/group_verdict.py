@@ -45,9 +45,9 @@ def _group_key(process: Process, group: Group) -> tuple[object, ...]:
 
 
 def _group_members(members: list[tuple[Process, Group, Standing]]) -> list[Finding]:
-    sizes = {group.size for _, group, _ in members}
-    if sizes == {None}:
+    if all(group == (None, None, None) for _, group, _ in members):
         return []
+    sizes = {group.size for _, group, _ in members}
     have = sorted(group.rank if group.rank is not None else -1 for _, group, _ in members)
     size = max(size or 0 for size in sizes)
     if len(sizes) == 1 and have == list(range(min(size, MOST_RANKS))):

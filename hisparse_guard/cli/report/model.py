@@ -82,7 +82,8 @@ class Process:
         hisparse: True: seen; False: every config that was seen had it off; None: not known.
         doubts: why its evidence may not be all, or not right; each caps the verdict.
         hisparse_instances: those of its configs that had HiSparse on.
-        clock_set_back: it has lines of before its own start; its times tell no runs apart.
+        clock_set_back: a line is older than one before it; its times tell no runs apart.
+        largest_config: the most ranks that one of its configs is for: tensor times data parallel.
         asked: the resolver asked for the config where there was none.
         ended: it wrote its `end` line.
     """
@@ -108,6 +109,7 @@ class Process:
     hisparse_instances: set[str] = field(default_factory=set)
     tensor_parallel_sizes: set[int | None] = field(default_factory=set)
     data_parallel_sizes: set[int | None] = field(default_factory=set)
+    largest_config: int = 1
 
     rendezvous: str | None = None
     rule: str | None = None
@@ -126,15 +128,12 @@ class Process:
     moments: list[Moment] = field(default_factory=list)
     asked: bool = False
     ended: bool = False
+    clock_set_back: bool = False
 
     @property
     def judged(self) -> bool:
         """Whether it is a worker: it has a rank, a process group or a workspace."""
         return self.rank is not None or bool(self.groups) or bool(self.backends)
-
-    @property
-    def clock_set_back(self) -> bool:
-        return self.first_ts < self.start
 
     @property
     def forked(self) -> bool:
@@ -188,11 +187,13 @@ def process_of(found: ProcessRecords, misses: list[Miss]) -> Process:
     process.ended = (
         last is not None and type(last.event) is events.End and last.envelope.seq == found.last_seq
     )
-    if process.hisparse is None and process.tensor_parallel_sizes:
+    if process.hisparse is None and process.tensor_parallel_sizes and _is_whole(process):
         process.hisparse = False
     seen = [misses[number].event for number in found.misses]
     process.asked = any(miss.origin != "trace" for miss in seen)
     process.doubts += contradictions(found.records, seen)
+    times = [found.start, *(envelope.ts for envelope, _ in found.records)]
+    process.clock_set_back = times != sorted(times) or found.first_ts < found.start
     if process.clock_set_back:
         process.doubts.append("its clock was set back: its times do not tell its run from others")
     # The guard counts all that is distinct, and drops misses and errors only.
@@ -201,6 +202,16 @@ def process_of(found: ProcessRecords, misses: list[Miss]) -> Process:
             f"{MOST_DISTINCT} distinct records: the guard may have left out others"
         )
     return process
+
+
+def _is_whole(process: Process) -> bool:
+    """Whether the configs that are here were all that it had seen by its first decision, or end.
+
+    Without tracing, nothing is written before a decision or a config with HiSparse: where there
+    are only configs without it, the line of that one is not here.
+    """
+    traced = process.armed is not None and process.armed.settings.get("trace_context") is True
+    return process.rule is not None or (process.ended and traced)
 
 
 def _take_mode(process: Process, mode: Any) -> None:
@@ -235,6 +246,8 @@ def _config_seen(process: Process, envelope: events.Envelope, event: events.Conf
         process.hisparse_instances.add(event.instance_id)
     process.tensor_parallel_sizes.add(event.tensor_parallel_size)
     process.data_parallel_sizes.add(event.data_parallel_size)
+    ranks = (event.tensor_parallel_size or 1) * (event.data_parallel_size or 1)
+    process.largest_config = max(process.largest_config, ranks)
     process.hisparse = process.hisparse or event.hisparse or None
     what = "with HiSparse" if event.hisparse else "without HiSparse"
     if event.source:

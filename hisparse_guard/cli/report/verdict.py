@@ -92,11 +92,16 @@ def _incomplete(server: Server) -> list[Finding]:
     odd += [p for p in server.workers if p.rank is not None and have[p.rank] > 1]
     if odd:
         found.append(("unproven", f"{ranks(odd)}: not a rank of 0 to {world - 1}, or there twice"))
-    sizes = {group.size or 0 for p in server.workers for group in p.groups}
+    # One whose size is not known has two ranks at least, else there is no all-reduce.
+    sizes = {group.size or 2 for p in server.workers for group in p.groups}
     sizes.update(size or 0 for p in server.processes for size in p.tensor_parallel_sizes)
     largest = max(sizes, default=0)
     if largest > world:
         found.append(("unproven", f"a process group of {largest} ranks in a world of {world}"))
+    replicas = max((p.largest_config for p in server.workers), default=0)
+    if replicas > world:
+        what = f"its config is for {replicas} ranks (tensor times data parallel size), and its "
+        found.append(("unproven", f"{what}world has {world}"))
     models = sorted({process.model for process in server.workers if process.model})
     if len(models) > 1:
         found.append(("unproven", f"its ranks serve different models: {', '.join(models)}"))

@@ -46,8 +46,9 @@ def judge_process(process: Process, hisparse: bool | None) -> list[Finding]:
         found.append(("unproven", "no config was seen: whether HiSparse is on is not known"))
     elif hisparse is False:
         found.append(("not HiSparse", "every config that was seen had HiSparse off"))
-    elif process.hisparse is None:
-        found.append(("unproven", "it saw no config, and HiSparse is on in its server"))
+    elif not process.hisparse:
+        saw = "no config" if process.hisparse is None else "HiSparse off"
+        found.append(("unproven", f"it saw {saw}, and HiSparse is on in its server"))
     elif one_rank(process):
         found.append(("safe", "tensor parallel size 1: there is no all-reduce"))
     elif not process.groups:
@@ -89,11 +90,19 @@ def _judge_group(process: Process, standing: Standing) -> Finding:
 
 
 def _without_its_group(process: Process) -> list[Finding]:
-    """Proof for another group than the tensor parallel one is none for that."""
-    sizes = {group.size for group in process.groups}
-    wanted = {size for size in process.tensor_parallel_sizes if size is not None and size > 1}
-    if None in sizes or not wanted or wanted & sizes:
+    """Proof for another group than the tensor parallel one is none for that.
+
+    vLLM numbers the ranks of tensor parallel groups contiguously.
+    """
+    if any(group == (group.name, None, None) for group in process.groups):
         return []
-    return [
-        ("unproven", f"nothing is shown for the tensor parallel group of {ranges(wanted)} ranks")
-    ]
+    sizes = {
+        group.size
+        for group in process.groups
+        if group.size and process.rank is not None and process.rank % group.size == group.rank
+    } - {1}
+    wanted = {size for size in process.tensor_parallel_sizes if size is not None and size > 1}
+    missing = f"of {ranges(wanted - sizes)} ranks" if wanted else "of its ranks"
+    if sizes and wanted <= sizes:
+        return []
+    return [("unproven", f"nothing is shown for the tensor parallel group {missing}")]

@@ -13,6 +13,7 @@ from tests.support.environments import vllm_release
 ROOT = Path(__file__).resolve().parents[3]
 NEEDED = (
     "config",
+    "envs.py",
     "distributed/__init__.py",
     "distributed/device_communicators",
     "compilation/passes/fusion",

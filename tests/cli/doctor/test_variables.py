@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.cli.doctor.support import doctor, said
+import pytest
+
+from hisparse_guard.cli.doctor.render import as_json
+from tests.cli.doctor.support import ALL_REDUCE, bare, doctor, edit, metadata, said
+
+MAIN = "if __name__ == '__main__':\n    from vllm.entrypoints.cli.main import main\n    main()\n"
 
 
 def test_bad_values_are_named(tree: Path) -> None:
@@ -56,3 +61,67 @@ def test_ray_must_be_told(bundle: Path, tree: Path) -> None:
         VLLM_RAY_EXTRA_ENV_VAR_PREFIXES_TO_COPY="HISPARSE_GUARD_",
     )
     assert said(result, "ray") == ""
+
+
+@pytest.mark.parametrize("place", ["behind", "in front"])
+@pytest.mark.parametrize(
+    ("code", "advice", "text"),
+    [
+        ("['HISPARSE_GUARD_MODE'] = 'off'", "needed", "MODE=off keeps the guard out"),
+        (".pop('PYTHONPATH')", "cannot tell", "from PYTHONPATH, so whether the processes"),
+    ],
+)
+def test_variables_that_the_images_own_start_changes(
+    tree: Path, bundle: Path, tmp_path: Path, place: str, code: str, advice: str, text: str
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "sitecustomize.py").write_text(f"import os\nos.environ{code}\n")
+    both = (bundle, other) if place == "behind" else (other, bundle)
+    result = doctor(*both, tree)
+    assert (result.verdict.advice, result.exit_code) == (advice, 1)
+    assert text in result.verdict.reason
+    assert "the start of this Python changes" in said(result, "environment")
+
+
+def test_values_of_variables_are_not_told(tree: Path, bundle: Path) -> None:
+    result = doctor(bundle, tree, VLLM_API_KEY="a-key-of-someones")
+    assert "a-key-of-someones" not in as_json(result) + str(result)
+
+
+@pytest.mark.parametrize("edited", ["envs", "resolver", "plugin"])
+def test_the_one_variable_is_enough_only_where_it_is_obeyed(
+    tree: Path, bundle: Path, edited: str
+) -> None:
+    name = "VLLM_FLASHINFER_ALLREDUCE_BACKEND"
+    if edited == "envs":
+        edit(tree, f'"{name}": env_with_choices(', f'"{name}": fixed_value(', "vllm/envs.py")
+    elif edited == "resolver":
+        edit(tree, 'if backend != "auto":', 'if backend == "mnnvl":', ALL_REDUCE)
+    else:
+        (tree / "plugin.py").write_text(f"import os\nos.environ['{name}'] = 'auto'\n")
+        points = "[vllm.general_plugins]\nown = plugin:register\n"
+        (metadata(tree, "own", "1", "plugin.py") / "entry_points.txt").write_text(points)
+    result = doctor(bundle, tree, VLLM_FLASHINFER_ALLREDUCE_BACKEND="trtllm")
+    assert result.verdict.advice != "not needed"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "for name in list(os.environ):\n    del os.environ[name]",
+        "os.environ.update(PYTHONPATH='')",
+        "os.environ = {}",
+        "os.environ[chr(80) + 'ATH'] = ''",
+        "sys.executable = '/usr/bin/python3'",
+        "setattr(sys, 'meta_path', [])",
+    ],
+)
+def test_launchers_that_change_what_their_children_get(
+    tree: Path, bundle: Path, tmp_path: Path, code: str
+) -> None:
+    script = tmp_path / "serve"
+    script.write_text(f"#!{bare()}\nimport os, sys\n{code}\n{MAIN}")
+    script.chmod(0o755)
+    result = doctor(bundle, tree, python=script, words=("serve",))
+    assert (result.verdict.advice, result.exit_code) == ("cannot tell", 1)

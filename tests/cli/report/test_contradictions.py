@@ -97,6 +97,55 @@ def _given_out_after_it_was_destroyed(lines: list[Line]) -> None:
     _second(lines).update(state="verified", kind="primary", creation=1)
 
 
+def _cut_after_a_config_without_hisparse(lines: list[Line]) -> None:
+    del lines[2:]
+    assert lines[1]["hisparse"] is False
+    for line in lines:
+        line.update(rank=None, world_size=None)
+
+
+def _an_end_before_the_last_lines(lines: list[Line]) -> None:
+    envelope = {name: lines[5][name] for name in ("schema", "ts", "host", "pid", "start")}
+    none = {"rank": None, "world_size": None, "count": 1, "at_exit": True, "dropped": 0}
+    lines.insert(6, {**envelope, **none, "event": "end"})
+
+
+def _first_written_at_exit(lines: list[Line]) -> None:
+    _second(lines)["at_exit"] = True
+
+
+def _counted_to_seven(lines: list[Line]) -> None:
+    lines.append({**_none_created_anew(lines), "count": 7})
+
+
+def _traced_with_a_backend(lines: list[Line]) -> None:
+    for line in of(lines, "context_miss"):
+        line["origin"] = "trace"
+
+
+def _clock_ahead_for_a_while(lines: list[Line]) -> None:
+    of(lines, "resolved")[0]["ts"] = "2099-01-01T00:00:00.000000Z"
+
+
+def _verified_without_a_getter(lines: list[Line]) -> None:
+    of(lines, "workspace", state="verified")[0]["kind"] = None
+
+
+def _config(**fields: object) -> Callable[[list[Line]], None]:
+    def edit(lines: list[Line]) -> None:
+        of(lines, "config_seen", hisparse=True)[0].update(fields)
+
+    return edit
+
+
+def _environment(lines: list[Line]) -> None:
+    lines[0]["environment"]["VLLM_FLASHINFER_ALLREDUCE_BACKEND"] = "mnnvl"
+
+
+def _armed_by(lines: list[Line]) -> None:
+    lines[0]["how"] = "preload"
+
+
 def _armed_twice(lines: list[Line]) -> None:
     lines.insert(4, dict(lines[0]))
 
@@ -186,6 +235,19 @@ def _decided(**fields: object) -> Callable[[list[Line]], None]:
     [
         (_first_creation_without_its_line, "a creation of a workspace has no line"),
         (_given_out_after_it_was_destroyed, "given out after it was destroyed"),
+        (_cut_after_a_config_without_hisparse, "no config was seen"),
+        (_an_end_before_the_last_lines, "lines after its end"),
+        (_first_written_at_exit, "was not there before"),
+        (_counted_to_seven, "no power of ten"),
+        (_traced_with_a_backend, "only traced has a backend"),
+        (_clock_ahead_for_a_while, "clock was set back"),
+        (_verified_without_a_getter, "which getter gave it out"),
+        (_config(source=None), "contradict each other"),
+        (_config(source="guess"), "whose source"),
+        (_config(tensor_parallel_size=-2), "parallel size below 1"),
+        (_config(data_parallel_size=0), "parallel size below 1"),
+        (_environment, "several values of VLLM_FLASHINFER_ALLREDUCE_BACKEND"),
+        (_armed_by, "whose how"),
         (_armed_twice, "armed twice"),
         (_switched_off_later, "no evidence from rank 1"),
         (_primary_failed_and_quant_tried_twice, "no memory"),
@@ -216,6 +278,25 @@ def test_lines_that_contradict_each_other(
     report = judge([write(ranks, tmp_path)])
     assert report.exit_code != 0
     assert says in said(report)
+
+
+def test_every_rank_cut_after_a_config_without_hisparse(tmp_path: Path) -> None:
+    """A process that has seen no config with HiSparse yet writes nothing, unless it is traced."""
+    ranks = original()
+    for lines in ranks:
+        _cut_after_a_config_without_hisparse(lines)
+    assert judge([write(ranks, tmp_path)]).verdict == "unproven"
+
+
+def test_a_count_that_was_written_already_comes_again_at_exit(tmp_path: Path) -> None:
+    ranks = original()
+    for lines in ranks:
+        verified = _none_created_anew(lines)
+        lines[:] = [line for line in lines if line["event"] != "end"]
+        lines.remove(of(lines, "workspace", state="destroyed")[0])
+        lines += [{**verified, "count": 10}, {**verified, "count": 10, "at_exit": True}]
+        renumber(lines)
+    assert judge([write(ranks, tmp_path)]).verdict == "safe"
 
 
 @pytest.mark.parametrize("newline", [b"\r\n", b"\n\n", b"\n \t\n"])

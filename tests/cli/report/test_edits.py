@@ -323,6 +323,20 @@ def _(ranks: Ranks) -> None:
     change(ranks[1], "resolved", conflict=True)
 
 
+@edit("the engine core saw HiSparse, and the workers of one rank each saw it off", "unproven")
+def _(ranks: Ranks) -> None:
+    core = [dict(line, pid=1, rank=None, world_size=None) for line in ranks[0][:2]]
+    change(core, "config_seen", instance_id="one")
+    for rank, lines in enumerate(ranks):
+        del lines[2:]
+        for line in lines:
+            line.update(rank=rank, world_size=2)
+        change(lines, "armed", ppid=1)
+        config = {"hisparse": False, "source": None, "instance_id": "one"}
+        change(lines, "config_seen", **config, tensor_parallel_size=1, data_parallel_size=2)
+    ranks.append(core)
+
+
 def test_the_evidence_as_it_stands_is_safe(tmp_path: Path) -> None:
     assert judge([DATA]).verdict == "safe"
     assert judge([DATA]).exit_code == 0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hisparse_guard.cli.report.report import judge
-from tests.cli.report.editing import Edits, Ranks, change, of, original, write
+from tests.cli.report.editing import Edits, Ranks, change, of, original, renumber, write
 
 edit = Edits()
 
@@ -98,6 +98,52 @@ for _address in (
             change(lines, "resolved", rendezvous=address)
             for line in lines:
                 line["host"] = host
+
+
+def _groups(ranks: Ranks, tensor_parallel_size: int | None, **fields: int | None) -> None:
+    for lines in ranks:
+        change(lines, "config_seen", tensor_parallel_size=tensor_parallel_size)
+        for event in ("resolved", "workspace"):
+            change(lines, event, **fields)
+
+
+for _size in (None, 1):
+
+    @edit(f"groups of one rank, tensor parallel size {_size}", "unproven", says="of its ranks")
+    def _(ranks: Ranks, size: int | None = _size) -> None:
+        _groups(ranks, size, group_rank=0, group_size=1)
+
+
+@edit("both ranks are the first of a group of unknown size", "unproven")
+def _(ranks: Ranks) -> None:
+    _groups(ranks, None, group_rank=0, group_size=None)
+
+
+@edit("ranks of a group in another order than a tensor parallel one", "unproven", says="parallel")
+def _(ranks: Ranks) -> None:
+    for number, lines in enumerate(ranks):
+        _groups([lines], 2, group_rank=1 - number)
+
+
+@edit("proof for the tensor parallel size of one config of two", "unproven", says="of 4 ranks")
+def _(ranks: Ranks) -> None:
+    for lines in ranks:
+        lines.insert(2, {**of(lines, "config_seen")[0], "tensor_parallel_size": 4})
+        renumber(lines)
+
+
+@edit("a world of one rank, whose group is not known", "unproven", says="in a world of 1")
+def _(ranks: Ranks) -> None:
+    del ranks[1]
+    _groups(ranks, 1, group_rank=None, group_size=None)
+    for line in ranks[0]:
+        line["world_size"] = line["world_size"] and 1
+
+
+@edit("one of two data parallel replicas", "unproven", says="for 4 ranks")
+def _(ranks: Ranks) -> None:
+    for lines in ranks:
+        change(lines, "config_seen", tensor_parallel_size=2, data_parallel_size=2)
 
 
 @pytest.mark.parametrize("name", edit)

@@ -249,7 +249,11 @@ def test_hisparse_off_has_to_be_shown_for_each_rank(
 
 
 def test_bystanders_alone_are_not_concerned(tmp_path: Path) -> None:
-    report = judged(tmp_path, Process(rank=None).config(hisparse=False))
+    """Nothing is written of a process that decides nothing, but where it is traced."""
+    process = Process(rank=None)
+    process.lines[0] = process.lines[0].replace('"trace_context":false', '"trace_context":true')
+    process.config(hisparse=False).line("end", dropped=0)
+    report = judged(tmp_path, process)
     assert (report.verdict, report.exit_code) == ("not HiSparse", 0)
     assert (len(report.results), len(report.bystanders)) == (0, 1)
 

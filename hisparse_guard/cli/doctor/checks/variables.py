@@ -2,11 +2,36 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
+from hisparse_guard.cli import installation
+from hisparse_guard.cli.doctor.checks.way_in import is_ours
 from hisparse_guard.cli.doctor.model import BACKEND, Facts, Finding
 
 BACKENDS = ("auto", "trtllm", "mnnvl")
+
+
+def changed_at_start(facts: Facts) -> Iterator[Finding]:
+    """What a `sitecustomize` or a .pth file of the image has made of the variables."""
+    names = sorted(
+        name
+        for name in {*facts.given, *facts.environment}
+        if facts.given.get(name) != facts.environment.get(name)
+    )
+    if names:
+        text = f"the start of this Python changes {', '.join(names)}: taken as it leaves them"
+        yield Finding("note", "environment", text)
+    before, after = (
+        [entry for entry in env.get("PYTHONPATH", "").split(os.pathsep) if entry]
+        for env in (facts.given, facts.environment)
+    )
+    lost = [e for e in before if e not in after and is_ours(str(Path(e, installation.START)))]
+    if lost:
+        text = f"the start of this Python takes {lost[0]} from PYTHONPATH, so whether the "
+        text += "processes that the server starts get the guard cannot be told"
+        yield Finding("unknown", "environment", text)
 
 
 def variables(facts: Facts) -> Iterator[Finding]:

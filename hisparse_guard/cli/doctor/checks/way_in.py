@@ -30,7 +30,7 @@ class WayIn(NamedTuple):
 def way_in(facts: Facts) -> WayIn:
     probe, plugin = facts.probe, _plugin_is_loaded(facts)
     entries = facts.environment.get("PYTHONPATH", "").split(os.pathsep)
-    given = any(_is_ours(str(Path(entry, installation.START))) for entry in entries if entry)
+    given = any(is_ours(str(Path(entry, installation.START))) for entry in entries if entry)
     meant = _ours(facts) is not None or given or plugin
     if not probe.checked:
         return WayIn(None, probe.reason)
@@ -114,7 +114,7 @@ def _on_path(facts: Facts) -> list[str]:
 
 
 def _ours(facts: Facts) -> str | None:
-    return next((file for file in _on_path(facts) if _is_ours(file)), None)
+    return next((file for file in _on_path(facts) if is_ours(file)), None)
 
 
 def _has_plugin(facts: Facts) -> bool:
@@ -128,7 +128,7 @@ def _plugin_is_loaded(facts: Facts) -> bool:
     return _has_plugin(facts) and (listed is None or PLUGIN in listed.split(","))
 
 
-def _is_ours(file: str) -> bool:
+def is_ours(file: str) -> bool:
     text = bytes_at(file)
     return any(mark in text for mark in OWN_MARKS)
 
