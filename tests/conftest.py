@@ -41,8 +41,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.environment)
         if str(item.path).endswith(SLOW):
             item.add_marker(pytest.mark.slow)
-    # One process runs a whole group: the groups first, and what is left fills the gaps.
-    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+    # One process runs a whole group: the groups first, then what takes long, and what is left
+    # fills the gaps, so that all processes end at the same time.
+    long = ("xdist_group", "slow")
+    items.sort(key=lambda item: [item.get_closest_marker(name) is None for name in long])
 
 
 @functools.cache
