@@ -25,6 +25,8 @@ class Runs:
         self.catalogue = catalogue
         self.runs: list[Run] = []
         self.by_origin: dict[str | None, Run] = {}
+        # Where a line of a vLLM server came from.
+        self.servers: set[str | None] = set()
         self.before: dict[str | None, Run] = {}
         self.numbers: dict[str | None, int] = {}
         self.current: Run | None = None
@@ -53,7 +55,10 @@ class Runs:
 
     def take(self, record: Record) -> None:
         """Adds a record to the run that it belongs to."""
-        self._run_of(record).take(record)
+        run = self._run_of(record)
+        run.take(record)
+        if run.recognised:
+            self.servers.add(run.origin)
 
     def _run_of(self, record: Record) -> Run:
         origin = self._origin(record)
@@ -81,10 +86,9 @@ class Runs:
 
     def _origin(self, record: Record) -> str | None:
         """The server of a record: who runs it speaks of the only one there is."""
-        if record.kind in ("system", "bare") and record.origin is None:
-            servers = [origin for origin, run in self.by_origin.items() if run.recognised]
-            if len(servers) == 1:
-                return servers[0]
+        ran = record.kind in ("system", "bare") and record.origin is None
+        if ran and len(self.servers) == 1:
+            return next(iter(self.servers))
         if record.origin not in self.by_origin and len(self.by_origin) >= _MOST_ORIGINS:
             return "(more pods)"
         return record.origin
