@@ -82,6 +82,14 @@ _SHAPES = re.compile(
 )
 
 
+_PERSONAL = re.compile(rf"{_PEOPLE}|{_NUMBERED}", re.I)
+
+
+def is_personal(name: str) -> bool:
+    """Whether a field of this name says who somebody is, or how to reach or charge them."""
+    return bool(_PERSONAL.fullmatch(name))
+
+
 def mask_places(text: str) -> tuple[str, int]:
     """The text with such values masked, and how many there were."""
     total = 0

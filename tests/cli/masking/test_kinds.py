@@ -130,6 +130,14 @@ def test_addresses(address: str, tmp_path: Path) -> None:
     assert held.startswith("INFO at ") and held.rstrip().endswith(" up")
 
 
+def test_numbers_of_unknown_fields_and_of_people(tmp_path: Path) -> None:
+    (tmp_path / "v.yaml").write_text(
+        f"{S}: 849201773645\naccount: 849201773646\nphone: '849201773647'\nreplicas: 4\n"
+    )
+    text = archive(tmp_path, deployment=[tmp_path / "v.yaml"])["x/deployment/1.yaml"]
+    assert "8492" not in text and "replicas: 4" in text
+
+
 def test_a_secret_of_a_manifest_in_other_letters_of_a_log(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text("stringData: {token: engineworker}\n")
     (tmp_path / "a.log").write_text("INFO EngineWorker ENGINEWORKER\n")
