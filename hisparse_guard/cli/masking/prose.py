@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hisparse_guard.cli.masking import policy
-from hisparse_guard.cli.masking.blocks import Blocks
+from hisparse_guard.cli.masking.blocks import Blocks, Columns
 from hisparse_guard.cli.masking.masker import Masker
 from hisparse_guard.cli.masking.places import CLIENT_NAME, mask_places
 from hisparse_guard.cli.masking.plain import seen
@@ -65,6 +65,7 @@ class _Stream:
     """The lines of one process, which may come between those of others."""
 
     blocks: Blocks = field(default_factory=Blocks)
+    columns: Columns = field(default_factory=Columns)
     in_key: bool = False
 
 
@@ -98,7 +99,7 @@ class Prose:
         if stream.in_key or _BEGIN.search(body):
             return self.text(head) + self._key_line(body, stream)
         cut: list[str] = []
-        body = stream.blocks.line(body, cut)
+        body = stream.blocks.line(stream.columns.line(body, cut), cut)
         self._remember(part for value in cut for part in PARTS.findall(value))
         return self.text(head + body)
 

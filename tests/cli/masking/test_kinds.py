@@ -44,6 +44,7 @@ LOGS = {
     "a phrase": "INFO seed phrase: engine worker 4711",
     "a number that a secret name has": "<apiKey>4711</apiKey> machine h password 4711",
     "a number under an unknown name": f"INFO {S}=0x4711 {S}: 4711",
+    "a table": "USER  PASSWORD\nbob   4711\nname,token\na,4711\n| id | api_key |\n| 1 | 4711 |",
     "a phone": "call +1 555 867 4711 or 555-867-4711 or (555) 867-4711",
     "curl": "+ curl -b sid=4711 -d user=4711 http://h",
     "SSH's client": "  User 4711\n  HostName 4711",
