@@ -31,6 +31,8 @@ _UNCLOSED = re.compile(
     rf"(?<![\w-])-{{0,2}}(?P<name>{NAME}){_LINK}[bru]{{0,2}}(?P<quote>\"{{3}}|'{{3}}|\"|')(?P<value>.*)",
     re.I | re.S,
 )
+_BETWEEN_CELLS = re.compile(r"(\s*[,;\t|]\s*|\s{2,})")
+_HEADING = re.compile(r"['\"]?[A-Za-z][\w -]{0,40}['\"]?")
 # A quote that is never closed is a line that was cut off.
 _MOST_LINES = 100
 _RECORD = re.compile(
@@ -169,6 +171,36 @@ class Blocks:
             return value[0]
         found.append(rest)
         return value["head"] + MASK
+
+
+class Columns:
+    """Masks cells under a secret heading, of a table or of comma-separated values."""
+
+    def __init__(self) -> None:
+        self._width = 0
+        self._secret: list[int] = []
+
+    def line(self, body: str, found: list[str]) -> str:
+        """`body` with a mask for such cells.
+
+        Args:
+            found: takes what was cut.
+        """
+        if not self._width and not hinted(body):
+            return body
+        parts = _BETWEEN_CELLS.split(body)
+        cells = parts[::2]
+        if len(cells) == self._width:
+            for number in self._secret:
+                found.append(cells[number])
+                parts[2 * number] = MASK if cells[number].strip() else cells[number]
+            return "".join(parts)
+        self._secret = [n for n, one in enumerate(cells) if is_secret_name(one.strip("'\""))]
+        heading = (
+            self._secret and len(cells) > 1 and all(map(_HEADING.fullmatch, filter(None, cells)))
+        )
+        self._width = len(cells) if heading else 0
+        return body
 
 
 def _indent(body: str, also: str = " ") -> int:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hisparse_guard.cli.masking import policy
+from hisparse_guard.cli.masking.places import is_personal
 from hisparse_guard.cli.masking.text import MASK, is_secret_name, name_of_value
 from hisparse_guard.cli.masking.vault import Vault
 
@@ -99,6 +100,9 @@ class Masker:
                 found[shown] = self.document(one, place, depth + 1)
             elif inside or is_secret_name(text):
                 found[shown] = self.hide(one, secret=True)
+            elif shown == MASK or is_personal(text):
+                # A number, too, may be an account's or a phone's.
+                found[shown] = self.hide(one)
             else:
                 found[shown] = self.document(one, text, depth + 1)
         return found

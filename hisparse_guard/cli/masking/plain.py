@@ -9,7 +9,7 @@ _UNSEEN = re.compile(
     r"[^\x08]\x08|(?:\x1b\[|\x9b)[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"
     r"|\\(?:x1b|u001b|033)\[[0-9;]*m"
     r"|[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
-    r"\ufe00-\ufe0f\ufeff]",
+    r"\ufe00-\ufe0f\ufeff\ud800-\udfff]",
     re.I,
 )
 # Arguments as /proc holds them; UTF-32 has a zero beside every character.

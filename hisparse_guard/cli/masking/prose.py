@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hisparse_guard.cli.masking import policy
-from hisparse_guard.cli.masking.blocks import Blocks
+from hisparse_guard.cli.masking.blocks import Blocks, Columns
 from hisparse_guard.cli.masking.masker import Masker
+from hisparse_guard.cli.masking.places import CLIENT_NAME, mask_places
 from hisparse_guard.cli.masking.plain import seen
 from hisparse_guard.cli.masking.streams import Prefixes
 from hisparse_guard.cli.masking.text import (
-    CLIENT_NAME,
-    CLIENT_PART,
     MASK,
     PARTS,
     is_secret_name,
@@ -46,14 +45,13 @@ _TOKEN = re.compile(
     r"|<(?:path|host|user|address)>|\w+(?:[-.+@/\\~!#$%^&*?]+\w+)*",
     re.I,
 )
-# A number under a masked name, and masks side by side.
-_NUMBERED = re.compile(r"\*\*\*(\\*['\"]?\s*(?:=>|:=|[=:])\s*\\*['\"]?)[\d.,-]{2,}")
-_SIDE_BY_SIDE = re.compile(r"\*\*\*(?:[^\w\s'\",:=|(){}\[\]<>]?\*\*\*)+")
-# A word spelled letter by letter, and the number of a card.
-_LETTERS = re.compile(
-    r"(?<!\w)(?:[A-Za-z]([ ._-]))(?:[A-Za-z]\1){3,}[A-Za-z](?!\w)"
-    r"|(?<![\w.])\d{4}([ -])(?:\d{4}\2){2}\d{4}(?![\w.])"
+# A value under a masked name (after a colon a number: the rest is often a message), and masks side
+# by side.
+_UNDER_MASK = re.compile(
+    r"\*\*\*(\\*['\"]?\s*(?:=>|:=|=)\s*\\*['\"]?|\\*['\"]?:\s*\\*['\"]?(?=\d)|['\"]:\s*['\"])"
+    r"(?!\*\*\*)[^\s,;'\"\\()\[\]{}]+"
 )
+_SIDE_BY_SIDE = re.compile(r"\*\*\*(?:[^\w\s'\",:=|(){}\[\]<>]?\*\*\*)+")
 _BEGIN, _END = re.compile(r"-----BEGIN [A-Z0-9 ]*-----"), re.compile(r"-----END [A-Z0-9 ]*-----")
 
 
@@ -67,6 +65,7 @@ class _Stream:
     """The lines of one process, which may come between those of others."""
 
     blocks: Blocks = field(default_factory=Blocks)
+    columns: Columns = field(default_factory=Columns)
     in_key: bool = False
 
 
@@ -81,11 +80,15 @@ class Prose:
         self._vault = vault
         self._prefixes = Prefixes()
         self._streams: dict[str, _Stream] = {}
+        # A record of a log, in which fields of requests may be; our own documents have such names.
+        self._in_log = False
         self.count = 0
 
     def line(self, text: str) -> str:
         """One line without its secrets; "***" for a line inside a PEM block."""
         text = seen(text)
+        if self._vault.names is not None:
+            self._vault.names.learn(text)
         brace = text.find("{")
         if brace >= 0 and text.endswith("}"):
             shown = self._json(text[brace:])
@@ -96,7 +99,7 @@ class Prose:
         if stream.in_key or _BEGIN.search(body):
             return self.text(head) + self._key_line(body, stream)
         cut: list[str] = []
-        body = stream.blocks.line(body, cut)
+        body = stream.blocks.line(stream.columns.line(body, cut), cut)
         self._remember(part for value in cut for part in PARTS.findall(value))
         return self.text(head + body)
 
@@ -107,11 +110,14 @@ class Prose:
             return None
         if not isinstance(parsed, dict):
             return None
+        self._in_log = True
         try:
             return json.dumps(self.document(parsed))
         except RecursionError:
             self.count += 1
             return MASK
+        finally:
+            self._in_log = False
 
     def _key_line(self, text: str, stream: _Stream) -> str:
         self.count += 1
@@ -128,13 +134,12 @@ class Prose:
         self.count += text.count(MASK)
         self._remember(found)
         text = _QUERY.sub(self._parameter, _URL.sub(self._url, text))
-        text, parts = CLIENT_PART.subn(rf"\g<name>{MASK}", _WORD.sub(self._word, text))
-        text, letters = _LETTERS.subn(MASK, text)
-        self.count += parts + letters
+        text, count = mask_places(_WORD.sub(self._word, text))
+        self.count += count
         if self._vault.names is not None:
             text = self._vault.names.blank(text)
         text = _TOKEN.sub(self._token, text)
-        return _SIDE_BY_SIDE.sub(MASK, _NUMBERED.sub(rf"{MASK}\1{MASK}", text))
+        return _SIDE_BY_SIDE.sub(MASK, _UNDER_MASK.sub(rf"{MASK}\1{MASK}", text))
 
     def _token(self, found: re.Match[str]) -> str:
         """Kept are known words and known shapes: nobody can say what else is a secret."""
@@ -164,9 +169,7 @@ class Prose:
         return f"{found[1]}{host}/{MASK}"
 
     def _parameter(self, found: re.Match[str]) -> str:
-        if policy.harmless(found[2]) or found[2] == MASK:
-            return found[0]
-        self.count += 1
+        self.count += found[2] != MASK
         return f"{found[1]}={MASK}"
 
     def _word(self, found: re.Match[str]) -> str:
@@ -188,9 +191,6 @@ class Prose:
                 return value
             self.count += 1
             self._vault.add(str(value))
-            return MASK
-        if CLIENT_NAME.fullmatch(key) and value and isinstance(value, (str, list)):
-            self.count += 1
             return MASK
         if isinstance(value, str):
             return self._string(value, key)
@@ -216,7 +216,11 @@ class Prose:
     def _member(
         self, mapping: dict[str, Any], name: str, value: Any, outer: str
     ) -> tuple[str, Any]:
-        shown = self.text(name)
+        shown = self.text(seen(name))
+        sent = self._in_log and CLIENT_NAME.fullmatch(name) and isinstance(value, (str, list, dict))
+        if sent and value:
+            self.count += 1
+            return shown, MASK
         if MASK in shown and type(value) in (int, float):
             self.count += 1
             return shown, MASK

@@ -21,11 +21,12 @@ MASK = "***"
 # `max_num_batched_tokens` holds a number.
 NAME = (
     r"(?:[\w.-]{0,60}?(?:(?:api|auth|access|private|account|subscription|encryption|signing|master"
-    r"|shared|license)[ _-]?keys?|(?-i:(?<=_)KEY)|secret(?:[ _-]?key)?s?|pass[ _-]?w(?:or)?ds?"
+    r"|shared|license|client|unseal)[ _-]?keys?|(?-i:(?<=_)KEY)|secret(?:[ _-]?key)?s?"
+    r"|secure[ _-]?string|pass[ _-]?w(?:or)?ds?"
     r"|pass[ _-]?(?:code|phrase)|passwort|kennwort|credentials?|auth(?:orization)?"
     r"|bearer|(?<!s)token|(?-i:(?<=s)Token)|(?:api|auth|access|bearer|hf|refresh|secret)[_-]?tokens"
     r"|cookie|signature|conn(?:ection)?[_-]?str(?:ing)?|webhook|stringData|env[_-]vars"
-    r"|(?<![A-Za-z])(?:pass|(?:root)?pw|pwd|psk|sig|dsn|pat|creds?|jwt|otp|pin)"
+    r"|(?<![A-Za-z])(?:pass|(?:root)?pw|pwd|psk|sig|dsn|pat|creds?|jwt|otp|pin(?:[ _-]?code)?)"
     r"|(?-i:(?<=[a-z])(?:Pass|Pw|Pwd|Sig|Dsn|Pat|Creds?|Jwt|Otp)(?![a-z])))(?:[_-][A-Za-z0-9]+){0,3})"
 )
 # Special tokens of a tokenizer are named `…_token` too, and are no secrets; nor are numbers and
@@ -104,13 +105,13 @@ _SHAPES = re.compile(
 )
 # Any of these, or there is nothing to look for: keeps the common line cheap.
 _HINT = re2.compile(
-    r"(?i)key|secret|pass[^e]|pass$|passe\b|cred|cookie|conn(?:ection)?[_-]?str|webhook|auth|bearer"
-    r"|basic|token|signature|env[_-]vars|kennwort|stringdata|://|identified|openssl|literal"
-    r"|(?:^|[^a-z])(?:(?:root)?pw|pwd|psk|sig|dsn|pat|jwt|otp|pin)(?:[^a-z]|$)|(?-i:[a-z](?:Pw|Pwd|Sig|Dsn|Pat|Jwt|Otp))"
-    r"|\b(?:hf_|sk-|nvapi-|gh[opsur]_|github_pat_|gl[a-z]{1,5}-|xox|AKIA|ASIA|AIza|dckr|pypi-|npm_"
-    r"|[rs]k_(?:live|test)|wandb|eyJ|xapp|hv[bsr]\.|s\.\w{24}|whsec|gsk_|r8_|fw_|glsa|sgp_|pplx|tskey"
-    r"|lsv2|do[opr]_v1|SG\.|ya29|shp|ATATT|dapi)|\$(?:\d|y|gy|apr1|argon2|scrypt)"
-    r"|\b(?:curl|login|mysql|mongo|redis|psql)"
+    rb"(?i)key|secret|secure|pass[^e]|pass$|passe\b|cred|cookie|conn(?:ection)?[_-]?str|webhook|auth|bearer"
+    rb"|basic|token|signature|env[_-]vars|kennwort|stringdata|://|identified|openssl|literal"
+    rb"|(?:^|[^a-z])(?:(?:root)?pw|pwd|psk|sig|dsn|pat|jwt|otp|pin)(?:[^a-z]|$)|(?-i:[a-z](?:Pw|Pwd|Sig|Dsn|Pat|Jwt|Otp))"
+    rb"|\b(?:hf_|sk-|nvapi-|gh[opsur]_|github_pat_|gl[a-z]{1,5}-|xox|AKIA|ASIA|AIza|dckr|pypi-|npm_"
+    rb"|[rs]k_(?:live|test)|wandb|eyJ|xapp|hv[bsr]\.|s\.\w{24}|whsec|gsk_|r8_|fw_|glsa|sgp_|pplx|tskey"
+    rb"|lsv2|do[opr]_v1|SG\.|ya29|shp|ATATT|dapi)|\$(?:\d|y|gy|apr1|argon2|scrypt)"
+    rb"|\b(?:curl|login|mysql|mongo|redis|psql)"
 )
 PARTS = re.compile(r"[^\s,'\"\\\[\](){}*]{6,}")
 # Everything that follows a secret name, in a text that is to be given away.
@@ -149,15 +150,6 @@ _MORE_ITEMS = re.compile(
     r"(?P<name>--api-key['\"],\s*['\"]?\*\*\*['\"]?)(?P<link>)"
     rf"(?P<value>(?:,\s*(?!['\"]-)(?:{_QUOTED}))+)"
 )
-# What a client sends, whole: its numbers are words too.
-CLIENT_NAME = re.compile(
-    r"(?:prompt|messages|content|completion|stop|input)s?|(?:\w+_)?token_ids", re.I
-)
-CLIENT_PART = re.compile(
-    rf"(?P<name>(?<![\w.]){_SIDE}(?:{CLIENT_NAME.pattern})(?P<link>{_SIDE}\s*[:=]\s*))"
-    rf"(?P<value>\[.*|{_GROUP}|{_QUOTED}|['\"].*)",
-    re.I,
-)
 _SECRET_NAME = re.compile(rf"^-{{0,2}}{NAME}$", re.I)
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z][a-z])")
 
@@ -187,7 +179,7 @@ def name_of_value(mapping: Mapping[Any, Any], name: str, outer: str) -> str:
 
 def hinted(text: str) -> bool:
     """False where no rule of this module can find anything."""
-    return bool(_HINT.search(text))
+    return bool(_HINT.search(text.encode(errors="replace")))
 
 
 def _is_word(part: str) -> bool:
@@ -231,7 +223,11 @@ def mask_loosely(text: str, found: list[str]) -> str:
     """`mask`, and what else follows a secret name: rather a word too many than a secret."""
 
     def replace(match: re.Match[str]) -> str:
-        if _NOT_SECRET.search(match["name"]) or _NUMBERS.fullmatch(match["value"]):
+        if _NOT_SECRET.search(match["name"]):
+            return match[0]
+        # `token 70000` counts; `token: 70000` does not.
+        counts = match["link"] == " " and match["name"].lower().endswith("token")
+        if _NUMBERS.fullmatch(match["value"]) and (counts or len(match["value"]) < 4):
             return match[0]
         found.extend(one for one in PARTS.findall(match["value"]) if not _is_word(one))
         return f"{match['name']}{match['link']}{MASK}"

@@ -65,7 +65,7 @@ class Vault:
 
     def add(self, value: str) -> None:
         """Remembers a secret, in every form in which it may be written."""
-        value = value.strip()
+        value = _encodable(value.strip())
         if len(value) < SHORTEST or value.lower() in COMMON or set(value) <= {"*"}:
             return
         for form in self._encoded(value):
@@ -78,7 +78,7 @@ class Vault:
                     self._forms[line.strip()] = None
 
     def _encoded(self, value: str) -> list[str]:
-        data = value.encode(errors="surrogateescape")
+        data = value.encode()
         forms = [
             value,
             quote(value, safe="", errors="replace"),
@@ -109,7 +109,7 @@ class Vault:
         forms = "|".join(map(re2.escape, sorted(self._forms, key=len, reverse=True)))
         options = re2.Options()
         options.case_sensitive, options.max_mem = False, 1 << 30
-        found: tuple[str, int] = re2.compile(forms, options).subn(MASK, text)
+        found: tuple[str, int] = re2.compile(forms, options).subn(MASK, _encodable(text))
         return found
 
     def blank_json(self, value: Any) -> Any:
@@ -121,3 +121,8 @@ class Vault:
         if isinstance(value, dict):
             return {self.blank(str(name))[0]: self.blank_json(one) for name, one in value.items()}
         return value
+
+
+def _encodable(text: str) -> str:
+    """Without halves of surrogate pairs, which JSON may hold and no encoding knows."""
+    return text.encode(errors="replace").decode()

@@ -116,7 +116,9 @@ def _tokens(server: Server, model: str | None, count: int) -> str:
     except (KeyError, IndexError, TypeError, AttributeError):
         raise NoAnswer("/v1/completions is answered without a completion") from None
     answered = answer.get("model")
-    if model is not None and answered not in (model, None):
+    # Servers of the transformers library add the revision: `NAME@main`.
+    named = answered.partition("@")[0] if isinstance(answered, str) else answered
+    if model is not None and answered is not None and model not in (answered, named):
         raise NoAnswer(f"answered as model {answered!r}, not {model!r}")
     if choice.get("finish_reason") not in ("length", "stop"):
         raise NoAnswer("the completion did not end well")

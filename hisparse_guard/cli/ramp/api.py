@@ -44,10 +44,17 @@ class Answer:
 
 def parse_json(data: bytes) -> Any:
     """Raises:
-    BadAnswer: it is not JSON, or too deep.
+    BadAnswer: it is not JSON, too deep, or an object names a key twice.
     """
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            raise ValueError("a key twice")
+        return found
+
     try:
-        return json.loads(data)
+        return json.loads(data, object_pairs_hook=unique)
     except (ValueError, RecursionError) as error:
         raise BadAnswer("wrong answer", f"not JSON ({type(error).__name__})") from None
 

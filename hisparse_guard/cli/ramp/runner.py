@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from typing import Any, Protocol
 
 from hisparse_guard.cli.output import plural
-from hisparse_guard.cli.ramp.api import BadAnswer
+from hisparse_guard.cli.ramp.api import BadAnswer, printable
 from hisparse_guard.cli.ramp.identity import Identity
 from hisparse_guard.cli.ramp.known import KnownAnswers, UnderLoad, control
 from hisparse_guard.cli.ramp.load import Load
@@ -115,7 +115,8 @@ class Runner:
         if self._server.model not in models:
             self.result.not_shown.append("that the server lists the model")
         limit = models.get(self._server.model, {}).get("max_model_len")
-        if type(limit) is int and self._load.longest > limit:
+        limit = limit if type(limit) is int and limit > 0 else None
+        if limit is not None and self._load.longest > limit:
             raise Ended(
                 f"the longest request needs {self._load.longest} tokens and the server takes"
                 f" {limit}: use smaller --isl, --osl or --turns"
@@ -130,8 +131,8 @@ class Runner:
         self.result.server = {
             "versions": {url: signs.version for url, signs in self._identity.first.items()},
             "started": {url: signs.started for url, signs in self._identity.first.items()},
-            "models": sorted(models),
-            "max_model_len": limit if type(limit) is int else None,
+            "models": sorted(printable(name) for name in models),
+            "max_model_len": limit,
             "without_health": sorted(self._server.without_health),
         }
         await self._learn()

@@ -309,6 +309,8 @@ def told_state(body: bytes) -> str | None:
             left += [(str(key).lower(), one) for key, one in value.items()]
         elif isinstance(value, list):
             left += [(name, one) for one in value]
+        elif value and name in ("error", "errors"):
+            states.append("error")
         elif isinstance(value, (str, bool)) and name in _STATE_NAMES:
             states.append(printable(str(value)).lower())
     return next((one for one in states if one and one not in _GOOD_STATES), None)

@@ -13,6 +13,8 @@ GOOD_ENDS = ("length", "stop")
 REPEATED = 16
 # What a line of an event stream may begin with; an empty field name is a comment.
 _FIELDS = (b"data", b"event", b"id", b"retry", b"")
+# Where servers and proxies tell an error in an event.
+_ERRORS = ("error", "errors", "detail")
 
 
 class Stream:
@@ -58,8 +60,8 @@ class Stream:
     def _line(self, line: bytes) -> None:
         if self.done_mark and line and not line.startswith(b":"):
             raise BadAnswer("stream error", "more after [DONE]")
-        if line.startswith(b"event:"):
-            self._error_event = line[6:].strip() == b"error"
+        if line.startswith(b"event:") and b"error" in line.lower():
+            self._error_event = True
         if not line.startswith(b"data:"):
             if line and line.partition(b":")[0] not in _FIELDS:
                 shown = printable(line[:80].decode(errors="replace"))
@@ -67,13 +69,17 @@ class Stream:
             return
         data = line[5:].strip()
         if data == b"[DONE]":
+            if self._error_event:
+                raise BadAnswer("stream error", "an error event without words")
             self.done_mark = True
             return
         event = parse_json(data)
         if not isinstance(event, dict):
             raise BadAnswer("stream error", "an event that is no object")
-        told = event.get("error") is not None or event.get("object") == "error"
-        if self._error_event or told:
+        told = event.get("object") == "error" or any(event.get(o) is not None for o in _ERRORS)
+        # What carries neither text nor usage is no part of a completion.
+        other = event and event.get("choices") is None and event.get("usage") is None
+        if self._error_event or told or other:
             said = event.get("error") or event
             if isinstance(said, dict):
                 said = said.get("message") or said

@@ -33,6 +33,22 @@ LOGS = {
     "ids of tokens": f"{HEAD}Received request: prompt_token_ids: [1, 4711, 9], lora_request: None",
     "a prompt of known words": f"{HEAD}prompt: 'the number is 4711, \\'4711\\' it is', params: x",
     "a client's message": '{"messages": [{"role": "user", "content": "pin 4711"}]}',
+    "an answer": f"{HEAD}Generated response cmpl-1: output: '4711 {S}', finish_reason: stop",
+    "a tool's arguments": "INFO tool_calls=[{'arguments': '{\"a\": \"4711\"}'}] x",
+    "text of JSON": '{"choices": [{"text": "call 4711"}]}',
+    "metadata": "INFO metadata={'a': {'b': 'vllm 4711'}} suffix='4711' user='4711'",
+    "a request's path": '- "GET /v1/files/4711 HTTP/1.1" 200\n- "GET /cb?code=4711 HTTP/1.1" 200',
+    "a header": "INFO User-Agent: 4711\nX-Forwarded-For: 4711\nINFO {'x-request-id': '4711'}",
+    "a person": "INFO user_id=4711 session: 4711 tenant_id='4711' account number 4711-1",
+    "a code": "INFO OTP is 4711, verification code: 4711 PIN code 4711",
+    "a phrase": "INFO seed phrase: engine worker 4711",
+    "a number that a secret name has": "<apiKey>4711</apiKey> machine h password 4711",
+    "a number under an unknown name": f"INFO {S}=0x4711 {S}: 4711",
+    "a table": "USER  PASSWORD\nbob   4711\nname,token\na,4711\n| id | api_key |\n| 1 | 4711 |",
+    "a phone": "call +1 555 867 4711 or 555-867-4711 or (555) 867-4711",
+    "curl": "+ curl -b sid=4711 -d user=4711 http://h",
+    "SSH's client": "  User 4711\n  HostName 4711",
+    "half of a pair": f'{{"a": "token=\\ud800{S}", "\\ud800{S}": 1}}',
     "letter by letter": "it is w-e-x-l-o-r-u-m and w e x l o r u m",
     "a card": "paid with 4711 4711 4711 4711",
 }
@@ -71,6 +87,56 @@ def test_files(place: str, tmp_path: Path) -> None:
     held = archive(tmp_path, deployment=[path])
     assert S not in "".join(held.values()).lower()
     assert "x/deployment/1.yaml" in held
+
+
+HOSTS = (
+    "Jan 01 10:00:00 gpu-node-7 vllm[12]: INFO x",
+    "gpu-node-7:1234:5678 [0] NCCL INFO x",
+    "[gpu-node-7:12345] *** Process received signal ***",
+    "client socket [gpu-node-7]:1234 has failed to connect",
+    "failed to connect to gpu-node-7:29500",
+    "INFO host='gpu-node-7' SLURMD_NODENAME=gpu-node-7",
+    '{"hostname": "gpu-node-7"}',
+    "master@gpu-node-7:~$ vllm serve",
+)
+
+
+@pytest.mark.parametrize("line", HOSTS)
+def test_a_host_of_known_words_that_its_place_tells(line: str, tmp_path: Path) -> None:
+    (tmp_path / "server.log").write_text(f"INFO from gpu-node-7\n{line}\nINFO gpu-node-7 x\n")
+    held = archive(tmp_path, server_logs=[tmp_path / "server.log"])["x/server-logs/1.log"]
+    assert "gpu-node" not in held and "INFO from <host>" in held
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "ip-10-31-77-5",
+        "10-31-77-5.default",
+        "addr_10.31.77.5_1",
+        "node_10_31_77_5",
+        "2001:db8:31:77::",
+        "0x31:77:31:77",
+        "00:11:31:77:44:55",
+        "00-11-31-77-44-55",
+        "0011.3177.4455",
+        "::ffff:10.31.77.5",
+    ],
+)
+def test_addresses(address: str, tmp_path: Path) -> None:
+    (tmp_path / "server.log").write_text(f"INFO at {address} up\n")
+    held = archive(tmp_path, server_logs=[tmp_path / "server.log"])["x/server-logs/1.log"]
+    for part in ("31.77", "31:77", "31-77", "31_77", "3177"):
+        assert part not in held
+    assert held.startswith("INFO at ") and held.rstrip().endswith(" up")
+
+
+def test_numbers_of_unknown_fields_and_of_people(tmp_path: Path) -> None:
+    (tmp_path / "v.yaml").write_text(
+        f"{S}: 849201773645\naccount: 849201773646\nphone: '849201773647'\nreplicas: 4\n"
+    )
+    text = archive(tmp_path, deployment=[tmp_path / "v.yaml"])["x/deployment/1.yaml"]
+    assert "8492" not in text and "replicas: 4" in text
 
 
 def test_a_secret_of_a_manifest_in_other_letters_of_a_log(tmp_path: Path) -> None:

@@ -82,6 +82,16 @@ def another_model(handler: Handler, body: dict[str, Any]) -> None:
     handler.say(200, {"model": "another", "choices": choices})
 
 
+def test_an_answer_that_adds_the_revision() -> None:
+    def answer(handler: Handler, number: int, body: dict[str, Any]) -> bool:
+        choices = [{"index": 0, "text": "x", "finish_reason": "length"}]
+        handler.say(200, {"model": f"{MODEL}@main", "choices": choices})
+        return True
+
+    with stub_server(Stub(answer=answer, every=True)) as stub:
+        assert probe(stub.url, "--model", MODEL).returncode == 0
+
+
 @pytest.mark.parametrize("bad", [no_tokens, another_model])
 def test_an_answer_that_is_none(bad: Any) -> None:
     def answer(handler: Handler, number: int, body: dict[str, Any]) -> bool:

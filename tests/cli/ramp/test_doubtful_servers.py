@@ -155,6 +155,8 @@ def test_a_comment_after_done_is_none(tmp_path: Path) -> None:
         (b'{"healthy": false}', "false"),
         (b'{"status": "ok", "engines": [{"state": "dead"}]}', "dead"),
         (b'"degraded"', "degraded"),
+        (b'{"status": "ok", "error": "the engine died"}', "error"),
+        (b'{"status": "ok", "errors": []}', None),
         (b"[" * 100_000, None),
     ],
 )

@@ -107,6 +107,22 @@ ODD = {
         ends_well_but(lambda handler: handler.chunk('data: {"error": {}}\n\n')),
         "stream error",
     ),
+    "an event that is none of a completion": (
+        ends_well_but(lambda handler: handler.chunk('data: {"code": 500, "message": "died"}\n\n')),
+        "stream error",
+    ),
+    "a detail beside choices": (
+        ends_well_but(lambda handler: handler.event(choices=[], detail="died")),
+        "stream error",
+    ),
+    "a key twice": (
+        ends_well_but(lambda handler: handler.chunk('data: {"error": 1, "error": null}\n\n')),
+        "wrong answer",
+    ),
+    "an error event without words": (
+        ends_well_but(lambda handler: handler.chunk("event: error\ndata: [DONE]\n\n")),
+        "stream error",
+    ),
     "negative token": (ends_well_but(choice(token_ids=[-1])), "stream error"),
     "an error in a choice": (ends_well_but(choice(error={"message": "boom"})), "stream error"),
     "another choice": (ends_well_but(choice(index=3)), "stream error"),
@@ -175,6 +191,14 @@ def test_bad_answers_about_itself(
         # All else is well, and what could not be told is said. Of /health the status counts alone.
         assert found.code == 0
         assert path != "/version" or "the server's version" in found.document["not_shown"]
+
+
+@pytest.mark.parametrize(("name", "limit"), [("\ud800\x1b[2J", 100_000), ("x", -5)])
+def test_lists_of_models_with_odd_values(tmp_path: Path, name: str, limit: int) -> None:
+    models = [{"id": MODEL, "max_model_len": limit}, {"id": name}]
+    stub = Stub(get={"/v1/models": lambda handler: handler.say(200, {"data": models})})
+    found = run(tmp_path, stub, "--archive", str(tmp_path / "x.tar.gz"))
+    assert found.code == 0, found.err
 
 
 @pytest.mark.parametrize(
@@ -367,8 +391,10 @@ def test_what_cannot_be_written_is_said_before_the_load(tmp_path: Path) -> None:
 
 
 def test_no_server(tmp_path: Path) -> None:
-    found = ramp(tmp_path, "http://127.0.0.1:9", MODEL, *WORDS)
-    assert (found.code, found.document["verdict"]) == (1, "inconclusive")
+    page = tmp_path / "page.html"
+    found = ramp(tmp_path, "http://127.0.0.1:9", MODEL, *WORDS, "--html", page)
+    assert (found.code, found.document["verdict"]) == (1, "inconclusive"), found.err
+    assert page.exists()
 
 
 def test_token_ids_without_text_are_no_shown_answer(tmp_path: Path) -> None:

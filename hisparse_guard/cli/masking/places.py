@@ -1,0 +1,100 @@
+"""Values of free text that are masked for where they stand, whatever they look like: what a client
+sends, what names a person, headers, and the paths of requests."""
+
+from __future__ import annotations
+
+import re
+
+from hisparse_guard.cli.masking.text import MASK
+
+_SIDE = r"\\{0,16}['\"]?"
+_QUOTED = r"b?\"(?:[^\"\\\n]|\\.)*\"|b?'(?:[^'\\\n]|\\.)*'"
+_LINK = rf"(?P<link>{_SIDE}\s*[:=]\s*)"
+# Fields of requests and answers, whose words and numbers are a client's.
+CLIENT_NAME = re.compile(
+    r"(?:\w+_)?prompts?|messages|contents?|completions?|stops?|inputs?|outputs?|(?:\w+_)?token_ids"
+    r"|suffix|instructions?|query|queries|documents?|arguments|reasoning(?:_content)?|tool_calls"
+    r"|tools|bad_words|(?:chat_template|guided|structured_outputs)\w*|metadata|user|text",
+    re.I,
+)
+# A number of a person or of an account, a code that is sent to one.
+_NUMBERED = (
+    r"(?:(?:card|phone|mobile|passport|customer|account|tax|iban|ssn)(?:[ _-]?(?:id|no\.?|number))?"
+    r"|date of birth|dob|(?:verification|security|pin|otp|[2m]fa|recovery|backup|one[ -]time)"
+    r"[ _-]?codes?|otp|pin|community|unseal key(?: \d)?)"
+)
+_PEOPLE = (
+    r"(?:\w*[_-])?(?:user(?:[ _-]?name)?|customer|tenant|client[ _-]?id|session|sid|subscription"
+    r"|account|e-?mail|phone|birthday|salt|nonce|login)(?:[ _-]?(?:id|no|number))?"
+)
+_BARE = r"[^\s,;'\"\\)\]}&|]+"
+# In the order in which they are looked for.
+_PLACES = (
+    # A list of numbers ends at its bracket; in other lists a client may have put one.
+    re.compile(
+        rf"(?P<name>(?<![\w.]){_SIDE}(?:{CLIENT_NAME.pattern})){_LINK}"
+        rf"(?P<value>\[[\d,\s]+\]|(?!\[\]|\{{\}}|\(\))[\[{{(].*|{_QUOTED}|['\"].*)",
+        re.I,
+    ),
+    re.compile(
+        r"(?P<name>\b(?:GET|HEAD|POST|PUT|PATCH|DELETE|OPTIONS))(?P<link> )"
+        r"(?P<value>(?!/(?:v1(?:/[a-z_]{1,20}){0,2}|health|metrics|version|ping|load|(?:de)?tokenize)?"
+        r"[\s\"'])/\S*?)(?=[\s\"']|$)"
+    ),
+    re.compile(
+        r"(?P<name>\b(?:X(?:-[A-Za-z0-9]+)+|User-Agent|Referer|Origin|Forwarded|Via|Traceparent"
+        rf"|Baggage))(?P<link>{_SIDE}\s*[:=,]\s*b?{_SIDE})(?P<value>[^'\"\\\n]+)",
+        re.I,
+    ),
+    re.compile(
+        r"(?P<name>\b(?:(?:seed|recovery|backup|secret)[ _-]?(?:phrase|words)|mnemonic))"
+        r"(?P<link>\W{1,4}|\s+is\s+)(?P<value>.*)",
+        re.I,
+    ),
+    re.compile(
+        rf"(?P<name>\b{_PEOPLE}){_LINK}"
+        rf"(?P<value>{_QUOTED}|(?!(?:none|null|true|false|\d{{1,3}})\b){_BARE})",
+        re.I,
+    ),
+    re.compile(
+        rf"(?P<name>\b{_NUMBERED})(?P<link>(?:\s+(?:is|was|no\.?|number|code))?[\s:=#'\"]+)"
+        rf"(?P<value>(?=\S*[\d-])(?!\d{{1,3}}\b){_BARE})",
+        re.I,
+    ),
+    # SSH's client.
+    re.compile(r"(?P<name>^\s*(?:User|HostName|Host|ProxyJump))(?P<link>\s+)(?P<value>\S+)$"),
+    # A line of ~/.pgpass.
+    re.compile(
+        r"(?P<name>^[\w.*-]+:(?:\d{2,5}|\*):[\w*-]+:[\w.*-]+)(?P<link>:)(?P<value>[^\s:]+)$"
+    ),
+    re.compile(
+        r"(?P<name>\bcurl\b[^\n]{0,500}?\s(?:-[bdFH]|--(?:cookie|data|form|header)[\w-]*))"
+        rf"(?P<link>[ =]?)(?P<value>{_QUOTED}|[^\s*]\S*)"
+    ),
+)
+# A word spelled letter by letter, a phone, a card, a social security number, a UUID.
+_SHAPES = re.compile(
+    r"(?<!\w)(?:[A-Za-z]([ ._-]))(?:[A-Za-z]\1){3,}[A-Za-z](?!\w)"
+    r"|(?<![\w.])\d{4}([ -])(?:\d{4}\2){2}\d{4}(?![\w.])"
+    r"|(?<![\w.-])\d{3}-\d{2,3}-\d{4}(?![\w-])|\(\d{3}\) ?\d{3}-\d{4}|(?<!\w)\+\d[\d ()-]{7,}\d"
+    r"|\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b",
+    re.I,
+)
+
+
+_PERSONAL = re.compile(rf"{_PEOPLE}|{_NUMBERED}", re.I)
+
+
+def is_personal(name: str) -> bool:
+    """Whether a field of this name says who somebody is, or how to reach or charge them."""
+    return bool(_PERSONAL.fullmatch(name))
+
+
+def mask_places(text: str) -> tuple[str, int]:
+    """The text with such values masked, and how many there were."""
+    total = 0
+    for pattern in _PLACES:
+        text, count = pattern.subn(rf"\g<name>\g<link>{MASK}", text)
+        total += count
+    text, count = _SHAPES.subn(MASK, text)
+    return text, total + count
