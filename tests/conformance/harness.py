@@ -243,8 +243,11 @@ def classified(name: str) -> Any:
 
 
 @functools.cache
-def _forks(*but: str) -> Forks:
-    """An interpreter that has imported what a rank imports, but for the packages `but`."""
+def forks(*but: str) -> Forks:
+    """An interpreter that has imported what a rank imports, but for the packages `but`.
+
+    One in each test process, for all tests on real releases: it takes 15 s of CPU to start.
+    """
     environment = {
         k: v
         for k, v in os.environ.items()
@@ -260,6 +263,7 @@ def _forks(*but: str) -> Forks:
 
 
 # The end of a process with torch takes seconds.
+LEAVE = "\nimport os, sys\nsys.stdout.flush()\nos._exit(0)\n"
 RUN = f"""
 import os, runpy, sys
 sys.argv[:] = [{str(SCENARIO)!r}, "--jobs"]
@@ -286,7 +290,7 @@ def run_jobs(
     path = [*(guard or []), tree(name), *(folder() for folder in WANTS.get(name, ()))]
     # Another FlashInfer than the environment's may be in front.
     own = any((entry / "flashinfer").exists() for entry in path)
-    done = _forks("vllm", *(["flashinfer"] if own else [])).run(
+    done = forks("vllm", *(["flashinfer"] if own else [])).run(
         {
             "name": name,
             "code": RUN,

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +14,14 @@ import pytest
 
 from tests.conformance import harness
 from tests.conformance.jobs import GUARD_JOBS, results_of
-from tests.support import environments, flashinfer
+from tests.support import flashinfer
 
 VLLM = "0.33.0"
 PINNED, WAITING = "0.7.2.post1", "0.7.4"
 # Jobs that the other tests have run on this release, with the FlashInfer that it pins.
 JOBS = ("lazy", "no_standalone", "fused_op", "recreate", "hot_path", "env-trtllm")
 ALONE = ("lazy", "no_standalone", "fused_op")
+PROGRAM = Path(__file__).with_name("flashinfer_dispatch.py")
 
 pytestmark = pytest.mark.xdist_group(VLLM)
 
@@ -63,19 +62,11 @@ def lines(version: str, label: str) -> list[str]:
 @pytest.mark.parametrize("version", [PINNED, WAITING])
 def test_flashinfer_takes_vllms_call(version: str) -> None:
     path = [*in_front(version), harness.tree(VLLM)]
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("VLLM", "PYTHON"))}
-    environment |= {"PYTHONPATH": os.pathsep.join(map(str, path)), "CUDA_VISIBLE_DEVICES": ""}
-    program = Path(__file__).with_name("flashinfer_dispatch.py")
-    done = subprocess.run(
-        [str(environments.image_python()), str(program)],
-        check=False,
-        env=environment,
-        cwd="/",
-        text=True,
-        capture_output=True,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert json.loads(done.stdout.splitlines()[-1]) == {
+    code = f"{PROGRAM.read_text()}{harness.LEAVE}"
+    forks = harness.forks("vllm", *(["flashinfer"] if version != PINNED else []))
+    done = forks.run({"name": version, "path": list(map(str, path)), "code": code})
+    assert done["exit"] == 0, done["stderr"][-3000:]
+    assert json.loads(done["stdout"].splitlines()[-1]) == {
         "version": version,
         "available": True,
         "made": ["TRTLLMAllReduceFusionWorkspace", "MNNVLAllReduceFusionWorkspace"],

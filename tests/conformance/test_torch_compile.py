@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.startup.sandbox import environment, hisparse_folder, python
+from tests.conformance import harness
+from tests.startup.sandbox import hisparse_folder
 from tests.support.bundles import bundled
-from tests.support.environments import image_python
 
 USES = {
     # The getter is inlined, and what it calls.
@@ -51,9 +51,10 @@ print(json.dumps([answer.tolist(), fi.get_fi_ar_workspace().backend]))
 
 
 def result(use: str, path: list[Path]) -> Any:
-    done = python(RUN % USES[use], env=environment(path), interpreter=image_python())
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout)
+    code = f"{RUN % USES[use]}{harness.LEAVE}"
+    done = harness.forks("vllm").run({"name": use, "path": list(map(str, path)), "code": code})
+    assert done["exit"] == 0, done["stderr"][-2000:]
+    return json.loads(done["stdout"].splitlines()[-1])
 
 
 @pytest.mark.parametrize("use", USES)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from tests.conformance import harness
 from tests.startup.sandbox import environment, hisparse_folder, python, zipped
 from tests.support.bundles import bare, bundle, bundles
-from tests.support.environments import image_python, vllm_release
-from tests.support.forks import run_forked
+from tests.support.environments import vllm_release
 
 __all__ = ["bare", "bundle", "bundles"]
 
@@ -111,5 +111,4 @@ def real(bundles: dict[str, Path]) -> dict[str, dict[str, Any]]:
         code = f"import sys\nsys.path.insert(0, {tree!r})\n{SEE}"
         for arm, path in (("alone", []), ("guarded", [str(bundles["zip"])])):
             jobs.append({"name": f"{release} {arm}", "path": path, "code": code})
-    env = environment([vllm_release("0.33.0")], CUDA_VISIBLE_DEVICES="")
-    return run_forked(jobs, interpreter=image_python(), env=env, like=NAMES)
+    return harness.forks("vllm").run_all(jobs)

@@ -1,6 +1,6 @@
 """The start on real vLLM: threads that import at the same time, and modules executed again.
 
-One interpreter a release loads torch and the like; each case is a fork of it that imports vLLM.
+One interpreter has loaded torch and the like; each case is a fork of it that imports vLLM.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
+from tests.conformance import harness
 from tests.startup.guarded import LOOK
 from tests.startup.races import CROWD, RACE
-from tests.startup.sandbox import environment
 from tests.support.bundles import bundles
-from tests.support.environments import image_python, vllm_release
-from tests.support.forks import run_forked
+from tests.support.environments import vllm_release
 
 __all__ = ["bundles"]
 
@@ -24,8 +23,6 @@ pytestmark = pytest.mark.slow
 
 FI = "vllm.distributed.device_communicators.flashinfer_all_reduce"
 SECOND = ("vllm.envs", "vllm.config", "vllm.config.vllm", FI)
-# The end of a process with torch takes seconds.
-LEAVE = "\nimport os\nsys.stdout.flush()\nos._exit(0)\n"
 ALL = f"import vllm.envs, vllm.config, {FI}\nprint(look())\n"
 AGAIN = f"""
 import importlib, importlib.util
@@ -58,21 +55,21 @@ def races() -> list[tuple[str, str, str, int]]:
     ],
 )
 def results(request: pytest.FixtureRequest, bundles: dict[str, Path]) -> dict[str, dict[str, Any]]:
-    forms = {"": [], **{form: [str(path)] for form, path in bundles.items()}}
+    release = str(vllm_release(request.param))
+    forms = {"": [release], **{form: [str(path), release] for form, path in bundles.items()}}
     jobs = [
         {
             "name": f"race {json.dumps(case)}",
             "path": forms[case[0]],
-            "code": f"{RACE}{LOOK}race({case[1]!r}, {case[2]!r}, {case[3]})\n{ALL}{LEAVE}",
+            "code": f"{RACE}{LOOK}race({case[1]!r}, {case[2]!r}, {case[3]})\n{ALL}{harness.LEAVE}",
         }
         for case in races()
     ]
     for form, path in forms.items():
-        jobs.append({"name": f"again {form}", "path": path, "code": LOOK + AGAIN + LEAVE})
-        crowd = f"{CROWD}{LOOK}crowd()\n{ALL}{LEAVE}"
+        jobs.append({"name": f"again {form}", "path": path, "code": LOOK + AGAIN + harness.LEAVE})
+        crowd = f"{CROWD}{LOOK}crowd()\n{ALL}{harness.LEAVE}"
         jobs += [{"name": f"crowd {form} {n}", "path": path, "code": crowd} for n in (1, 2)]
-    env = environment([vllm_release(request.param)], OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
-    return run_forked(jobs, interpreter=image_python(), env=env, like=("vllm.config", FI))
+    return harness.forks("vllm").run_all(jobs)
 
 
 def flags(line: str) -> set[int]:

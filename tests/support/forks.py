@@ -60,6 +60,12 @@ class Forks:
         """How a job ended: ``exit`` (`HUNG` for a hang), ``stdout``, ``stderr``."""
         return self._ask(job)
 
+    def run_all(self, jobs: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        """The results of `jobs` by name."""
+        found = {job["name"]: self.run(job) for job in jobs}
+        assert len(found) == len(jobs), "two jobs of one name"
+        return found
+
     def close(self) -> None:
         self._process.communicate()
         self._stderr.close()
@@ -80,9 +86,8 @@ class Forks:
 def run_forked(jobs: Sequence[dict[str, Any]], **how: Any) -> dict[str, dict[str, Any]]:
     """The results of `jobs` by name, each as `Forks.run` gives it. `how` is as for `Forks`."""
     forks = Forks(**how)
-    found = {job["name"]: forks.run(job) for job in jobs}
+    found = forks.run_all(jobs)
     forks.close()
-    assert len(found) == len(jobs), "two jobs of one name"
     return found
 
 

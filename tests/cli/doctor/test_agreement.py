@@ -12,9 +12,7 @@ import pytest
 
 from hisparse_guard.cli.doctor.examine import examine
 from tests.conformance import harness
-from tests.startup.sandbox import environment
 from tests.support import environments
-from tests.support.forks import run_forked
 
 # The fixture is what costs: one interpreter that has loaded torch.
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("doctor agrees")]
@@ -57,8 +55,7 @@ def running() -> dict[str, dict[str, Any]]:
     for name in CLASSES:
         path = [*harness.guard_path(), harness.tree(name)]
         jobs.append({"name": name, "path": list(map(str, path)), "code": RUNNING})
-    env = environment([harness.tree("0.33.0")], CUDA_VISIBLE_DEVICES="")
-    return run_forked(jobs, interpreter=environments.image_python(), env=env, like=("vllm",))
+    return harness.forks("vllm").run_all(jobs)
 
 
 @pytest.mark.parametrize("name", CLASSES)
