@@ -63,6 +63,7 @@ class Says(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     level: str = ""
     source: tuple[str, ...] = ()
     why: str = ""
+    own_traceback: bool = False
 
     def may(self, record: Record, fatal: bool = False) -> bool:
         """True where the record's process, level and source may say it."""

@@ -23,7 +23,7 @@ _WORDS = (
     r"exit(?:ed with)? status [1-9]\d*", "aborted", "core dumped", "fatal", "segfault",
     "terminate called", "out of memory", "oom", "oom_kill", "panic(?:ked)?",
     "evict(?:ed|ing|ion)", "gave up", "node failure", "time limit",
-    "completion with error",
+    "completion with error", "brokenprocesspool",
 )  # fmt: skip
 _DEATH = re2.compile(rf"(?i)\b(?:{'|'.join(_WORDS)})\b")
 _SUPERVISOR = re2.compile(rf"(?i)\b(?:{'|'.join(_KILLED)})")

@@ -34,6 +34,13 @@ _ANSWERS = re2.compile(
     r"|v2/(?:rerank|chat)|pooling|classify|score|rerank|generate|invocations|inference/v1/generate"
     r"|cohere/)[/\w]*(?:\?|$)"
 )
+# The exceptions of code that reads what a client sent: no memory, files, devices or engines.
+_CLIENTS_FAULT = re2.compile(
+    r"(?:[A-Za-z_][\w.]*\.)?(?:(?:Value|Type|Key|Index|Attribute|Assertion|Lookup|NotImplemented"
+    r"|Overflow|Recursion)Error|HTTPException"
+    r"|\w*(?:Validation|Decode|Encode|Syntax|Template|Undefined|BadRequest|NotFound|Malformed|Pars)"
+    r"\w*)(?::|$|\s*$)"
+)
 _CORRUPTED = re2.compile(r"Corrupted: [1-9]\d{0,9} reqs")
 _GUARD_RANK = re2.compile(r"\brank[= ](\d{1,6})\b")
 # What vLLM's logger writes before any client can speak, and then every few seconds.
@@ -320,11 +327,16 @@ class Run:
     def _is_excused(self, record: Record) -> bool:
         """True where a message at ERROR says what a client did wrong.
 
-        Nothing else in it counts: its later lines, a traceback too, may be the client's.
+        Else nothing in it counts: its later lines may be the client's, most tracebacks too.
         """
         if not record.severe or record.cut:
             return False
         why = self.catalogue.excuses.match(record.message, record)
+        own = (says.own_traceback for says in self.catalogue.harmless if says.why in why)
+        # What else a server can meet is no client's fault, whatever it answered.
+        clients = all(_CLIENTS_FAULT.match(text) for _, _, text in record.exceptions)
+        if any(own) and not clients:
+            return False
         for reason in why[:1]:
             self.excused[reason] = self.excused.get(reason, 0) + 1
         return bool(why)
