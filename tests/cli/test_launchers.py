@@ -74,3 +74,29 @@ def test_variables_without_quotes_are_filled_in(text: str, path: str | None) -> 
 @pytest.mark.parametrize("text", ["command eval x", 'RUN=eval; $RUN "unset PYTHONPATH"', ": $$"])
 def test_what_is_not_followed_stays_so_however_it_is_called(text: str) -> None:
     assert follow(["bash", "-c", f"{text}; {SERVER}"], ENVIRONMENT).unknown
+
+
+OFF = "HISPARSE_GUARD_MODE=off"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["sh", "-c", f"set -a; {OFF}; {SERVER}"],
+        ["sh", "-c", f"set -ea; {OFF}; {SERVER}"],
+        ["sh", "-c", f"set -o allexport; {OFF}; {SERVER}"],
+        ["bash", "-ac", f"{OFF}; {SERVER}"],
+        ["bash", "-o", "allexport", "-c", f"{OFF}; {SERVER}"],
+        ["bash", "-k", "-c", f"{SERVER} {OFF}"],
+    ],
+)
+def test_shell_options_that_export_what_is_assigned(command: list[str]) -> None:
+    assert follow(command, ENVIRONMENT).unknown
+
+
+def test_a_variable_that_is_exported_before_it_is_assigned() -> None:
+    text = f"export HISPARSE_GUARD_MODE; {OFF}; {SERVER}"
+    started = follow(["sh", "-c", text], ENVIRONMENT)
+    assert started.unknown is None and started.environment["HISPARSE_GUARD_MODE"] == "off"
+    started = follow(["sh", "-c", f"{OFF}; {SERVER}"], ENVIRONMENT)
+    assert started.unknown is None and "HISPARSE_GUARD_MODE" not in started.environment

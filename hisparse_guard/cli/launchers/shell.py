@@ -42,6 +42,9 @@ _SETTING: dict[str, tuple[str, ...]] = {
 }
 
 
+EXPORTING = ("allexport", "keyword")
+
+
 @dataclass
 class Shell:
     """The state of the shell: what the text has set so far."""
@@ -50,6 +53,7 @@ class Shell:
     cwd: str
     positional: Sequence[str] = ()
     unexported: dict[str, str] = field(default_factory=dict)
+    exported: set[str] = field(default_factory=set)
 
     def last_command(self, text: str) -> list[str]:
         """The words of the command that `text` runs last, or hands over to with `exec`.
@@ -86,7 +90,8 @@ class Shell:
             words = words[1:]
         if not words:
             for key, value in assigned.items():
-                (self.environment if key in self.environment else self.unexported)[key] = value
+                exported = key in self.environment or key in self.exported
+                (self.environment if exported else self.unexported)[key] = value
             return None
         expanded = [part for word in words for part in self._expand(word)]
         if not expanded:
@@ -101,6 +106,11 @@ class Shell:
             return self._builtin(rest, assigned)
         if name == "set" and (not rest or rest[0][:1] not in "-+" or "--" in rest):
             raise CannotTell("it sets positional parameters")
+        # Options that export each assignment, or take assignments behind a command's name too.
+        if name == "set" and any(
+            word in EXPORTING or re.match("-[A-Za-z]*[ak]", word) for word in rest
+        ):
+            raise CannotTell(f"it has 'set {' '.join(rest)[:80]}', which is not followed")
         if any(word.upper().startswith(_SETTING.get(name, ())) for word in rest):
             raise CannotTell(f"it has '{name}' with {' '.join(rest)[:80]}, which is not followed")
         if re.match(r"[A-Za-z_]\w*\+=", name):
@@ -118,11 +128,15 @@ class Shell:
                     self.environment[key] = value
                 elif key in self.unexported:
                     self.environment[key] = self.unexported.pop(key)
+                elif key not in self.environment:
+                    # What is assigned to it later is exported.
+                    self.exported.add(key)
             return None
         if name == "unset":
             for key in rest:
                 self.environment.pop(key, None)
                 self.unexported.pop(key, None)
+                self.exported.discard(key)
             return None
         if name == "cd":
             if len(rest) != 1 or rest[0].startswith("-"):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hisparse_guard.cli.launchers import programs
-from hisparse_guard.cli.launchers.shell import Shell
+from hisparse_guard.cli.launchers.shell import EXPORTING, Shell
 from hisparse_guard.cli.launchers.way import CannotTell, Way
 
 _ASK_S = 30.0
@@ -126,11 +126,11 @@ def _shell(way: Way) -> None:
             continue
         if word.startswith("--") or set("li") & set(word):
             raise CannotTell(f"{name} {word} reads profiles, which are not followed")
-        if set(word[1:]) - set("abcefhkmnopuvxBCEHPT"):
+        if set(word[1:]) - set("bcefhmnopuvxBCEHPT"):
             raise CannotTell(f"{name} has the option {word}, which is not known here")
         command = command or "c" in word
-        if "o" in word:
-            del words[:1]
+        if "o" in word and words and words.pop(0) in EXPORTING:
+            raise CannotTell(f"{name} {word} exports what is assigned, which is not followed")
     if name == "bash" and way.environment.get("BASH_ENV"):
         raise CannotTell("BASH_ENV has bash read another file first")
     if command and words:
