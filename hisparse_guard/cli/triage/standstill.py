@@ -124,7 +124,9 @@ class Standstill:
     def statistics(self, stats: Stats) -> None:
         """Takes the next statistics line."""
         self.last = stats
-        if stats.generation > 0 or stats.prompt > 0:
+        # One token of many requests, in the ten seconds that a line is about, is no progress.
+        least = 0.1 if stats.running > 1 else 0
+        if stats.generation > least or stats.prompt > 0:
             self.moved = stats.place
             if self.current and (self.current.seconds or 0) >= ENDED_SECONDS:
                 self.ended = [*self.ended[:9], self.current]

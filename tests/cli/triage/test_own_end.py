@@ -65,6 +65,13 @@ def test_an_engine_that_leaves_alone_is_no_health(
     assert code([*UP, line(who, text, "INFO", "22:15:01", source)], tmp_path) == 4
 
 
+def test_one_token_of_many_requests_is_no_progress(tmp_path: Path) -> None:
+    slow = [
+        stats(gen=0.1, prompt=0.0, running=60, at=f"22:{minute}:05") for minute in range(15, 20)
+    ]
+    assert code([*UP, *slow], tmp_path) == 1
+
+
 def test_a_pool_whose_process_is_gone(tmp_path: Path) -> None:
     gone = f"({ENGINE}) concurrent.futures.process.BrokenProcessPool: a child was terminated"
     assert code([*UP, gone], tmp_path) != 0
