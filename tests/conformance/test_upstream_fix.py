@@ -62,7 +62,7 @@ def test_no_flashinfer_all_reduce() -> None:
 def test_keep_is_none_where_init_itself_answered_none() -> None:
     result = outcomes(True)["nodes-keep"]
     assert made(result) == ()
-    assert any("by what vLLM resolved at init" in line for line in guard_lines(result))
+    assert any("because of what vLLM resolved at init" in line for line in guard_lines(result))
 
 
 def test_a_tree_whose_callers_are_mended_needs_no_guard() -> None:
