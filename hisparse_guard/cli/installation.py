@@ -229,14 +229,14 @@ def wrapt_files() -> tuple[str, list[tuple[str, bytes]]]:
 
 def _needed(name: str, modules: Mapping[str, bytes]) -> set[str]:
     """The modules of one package that module `name` imports, and theirs; itself included."""
-    needed, open_ = set(), [name]
-    while open_:
-        needed.add(name := open_.pop())
+    needed, pending = set(), [name]
+    while pending:
+        needed.add(name := pending.pop())
         for node in ast.walk(ast.parse(modules[name])):
             if isinstance(node, ast.ImportFrom) and node.level == 1:
                 names = [node.module] if node.module else [alias.name for alias in node.names]
                 wanted = {f"{module}.py" for module in names} & modules.keys()
-                open_ += wanted - needed
+                pending += wanted - needed
     return needed
 
 
