@@ -72,9 +72,9 @@ def test_ramps_on_one_server_until_its_engine_is_killed(tmp_path: Path) -> None:
             *where,
             *("--levels", "1,4,8", "--requests", "2,80,16", "--isl", "200", "--osl", "100"),
         )
-        # More than one at once: the second level has begun.
+        # Three at once: the second level has begun (the first has one and a known prompt).
         deadline = time.monotonic() + 600
-        while _metric(server.base_url, "vllm:num_requests_running") < 2:
+        while _metric(server.base_url, "vllm:num_requests_running") < 3:
             assert time.monotonic() < deadline and running.process.poll() is None
             time.sleep(0.05)
         os.kill(server.pid_of("EngineCore"), signal.SIGKILL)
