@@ -21,7 +21,7 @@ PATCHED_MODULES = (
 # What is asked of the other finders right now: the name, and by which thread.
 _asking: set[tuple[str, int]] = set()
 
-# Which way in was first: "sitecustomize" or "entry point".
+# Which way in put the finder in place: "sitecustomize" or "entry point".
 injected_via = ""
 
 _failed = False
@@ -87,8 +87,8 @@ def install_finder(via: str) -> None:
         via: the way in, for the log: ``"sitecustomize"`` or ``"entry point"``.
     """
     global injected_via
-    if not (is_off() or any(isinstance(finder, PatchFinder) for finder in sys.meta_path)):
-        injected_via = injected_via or via
+    if not (injected_via or is_off()):
+        injected_via = via
         sys.meta_path.insert(0, PatchFinder())
 
 
@@ -118,15 +118,12 @@ def patch(module) -> None:
         activate.patch(module)
     except Exception as error:
         # One line, not one for each module.
-        if not _failed:
-            _failed = True
-            _write(b"hisparse-guard: vLLM is not patched, this server is unguarded: %a\n" % error)
-
-
-def _write(line) -> None:
-    """To standard error, which may be absent, closed or full; never raises."""
-    try:
-        # Past Python's buffer: what a full device refuses would turn the exit code into 120.
-        os.write(sys.stderr.fileno(), line)
-    except Exception:
-        pass
+        if _failed:
+            return
+        _failed = True
+        try:
+            # Past Python's buffer: what a full device refuses would turn the exit code into 120.
+            line = b"hisparse-guard: vLLM is not patched, this server is unguarded: %a\n" % error
+            os.write(sys.stderr.fileno(), line)
+        except Exception:  # standard error is absent, closed or full
+            pass

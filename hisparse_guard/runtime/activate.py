@@ -1,7 +1,7 @@
 """Active: imported with the first patched module, then called after each execution of one.
 
-Importing this imports all that the guard will ever need: the zip that it comes from may be replaced
-under the running process.
+Importing this imports all that the guard will ever need, labels aside: the zip that it comes from
+may be replaced under the running process.
 """
 
 import atexit

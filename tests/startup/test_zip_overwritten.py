@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import shutil
 import subprocess
 import threading
@@ -48,12 +49,21 @@ def test_overwritten_in_a_running_process(
     if kind == "no file":
         replace = f"import os; os.unlink({str(guard)!r})"
     first = "import vllm.config\n" if when == "once active" else ""
-    done = python(f"{LOOK}{first}{replace}\nprint(backend())", [guard, image], interpreter=bare)
+    evidence = tmp_path / "evidence"
+    done = python(
+        f"{LOOK}{first}{replace}\nprint(backend())",
+        interpreter=bare,
+        env=environment([guard, image], HISPARSE_GUARD_EVIDENCE_DIR=str(evidence)),
+    )
     assert done.returncode == 0, done
     lines = [line for line in done.stderr.splitlines() if LINE in line]
     if when == "once active":
-        # Everything that is needed was loaded with the first patched module.
+        # Everything that is needed was loaded with the first patched module, labels aside.
         assert (done.stdout, lines) == ("trtllm\n", []), done
+        (file,) = evidence.iterdir()
+        written = [json.loads(line) for line in file.read_text().splitlines()]
+        assert (written[0]["event"], written[0]["build_class"]) == ("armed", None)
+        assert written[-1]["event"] == "end"
     elif done.stdout == "mnnvl\n":
         assert len(lines) == 1 and "unguarded" in lines[0], done.stderr
     else:

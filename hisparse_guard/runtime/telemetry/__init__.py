@@ -15,15 +15,14 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import cached_property
-from importlib.machinery import PathFinder
 from typing import Any
 
 import hisparse_guard
 from hisparse_guard.runtime.decision import MNNVL, NONE, Decision, parse_answer
 from hisparse_guard.runtime.state import ENV_BACKEND, state, workspace_backend
-from hisparse_guard.runtime.telemetry import build_class, events, log, messages, process_facts
-from hisparse_guard.runtime.telemetry.events import Event
+from hisparse_guard.runtime.telemetry import events, log, messages, process_facts
 from hisparse_guard.runtime.telemetry.evidence import EvidenceFile
 
 _REPORTED_VARIABLES = (
@@ -47,13 +46,11 @@ class _Recorder:
         # Another thread may have held the parent's when this process was forked.
         self.lock = threading.RLock()
         # By content: the first record, and how often it came.
-        self.counts: dict[Event, tuple[Event, int]] = {}
+        self.counts: dict[events.Event, tuple[events.Event, int]] = {}
         self.dropped = 0
         self.logged_armed = False
-        # Of `state.problems`, which may grow with each module that is patched.
-        self.told_problems = 0
 
-    def record(self, event: Event) -> bool:
+    def record(self, event: events.Event) -> bool:
         """Counts an event and writes it where its content is new; whether it is."""
         key = event
         if isinstance(event, events.ContextMiss):
@@ -80,24 +77,28 @@ class _Recorder:
 
     @cached_property
     def armed(self) -> events.Armed:
-        # FlashInfer is not imported yet, where a config is the first that is recorded.
-        vllm, flashinfer = sys.modules.get("vllm"), PathFinder.find_spec("flashinfer")
-        folders = getattr(flashinfer, "submodule_search_locations", ())
+        labels: tuple[str | None, str | None] = None, None
+        # Not at the top: a server without HiSparse need not compile it. The guard's zip may have
+        # been replaced since; then there are no labels.
+        with suppress(Exception):
+            from hisparse_guard.runtime.telemetry import build_class
+
+            labels = build_class.labels()
         return events.Armed(
             how=self.injected_via,
             guard_version=hisparse_guard.__version__,
             vllm_version=process_facts.package_version("vllm"),
             flashinfer_version=process_facts.package_version("flashinfer"),
             python=sys.version.split()[0],
-            build_class=build_class.build_class(getattr(vllm, "__path__", ())).label,
+            build_class=labels[0],
             ppid=os.getppid(),
             argv0=sys.argv[0] if getattr(sys, "argv", None) else None,
             settings=state.read_settings()._asdict(),
             environment={name: os.environ.get(name) for name in _REPORTED_VARIABLES},
-            kernel_class=build_class.kernel_class(folders).label,
+            kernel_class=labels[1],
         )
 
-    def _write(self, event: Event, count: int, at_exit: bool = False) -> None:
+    def _write(self, event: events.Event, count: int, at_exit: bool = False) -> None:
         folder = state.read_settings().evidence_dir
         if folder is None:
             return
@@ -145,9 +146,8 @@ def context_left(lost_patches: Iterable[str]) -> None:
 
 def resolved(decision: Decision, group: Any, frame: Any) -> None:
     """The resolver was called from `frame` and is answered by `decision`."""
-    fields = {**decision._asdict(), **process_facts.group_fields(group)}
-    fields["vllm_answer"] = _plain(decision.vllm_answer)
-    fields["answer"] = _plain(decision.answer)
+    answers = {"vllm_answer": _plain(decision.vllm_answer), "answer": _plain(decision.answer)}
+    fields = {**decision._asdict(), **answers, **process_facts.group_fields(group)}
     event = events.Resolved(**fields, rendezvous=process_facts.rendezvous())
     _record(event, messages.resolved(event) if decision.hisparse else None)
     if decision.hisparse and not decision.config_current:
@@ -167,7 +167,6 @@ def asked_without_config(frame: Any) -> None:
 def workspace_made(workspace: Any, backend: Any, group: Any, failure: BaseException | None) -> None:
     """vLLM made a workspace, or None of it came."""
     made = workspace_backend(workspace) or backend
-    made = made if made is None or type(made) is str else repr(made)
     # One that was made has no failure: the exception is then one that vLLM handles meanwhile.
     reason = None if failure is None or workspace is not None else repr(failure)
     _workspace("failed" if workspace is None else "made", made, None, group, reason)
@@ -232,7 +231,7 @@ def _record_configs() -> None:
                 _recorder.record(facts)
 
 
-def _record(event: Event, line: messages.Line | None) -> None:
+def _record(event: events.Event, line: messages.Line | None) -> None:
     # Evidence first: what the log tells of is on disk.
     _record_configs()
     is_new = _recorder.record(event)
@@ -243,9 +242,10 @@ def _record(event: Event, line: messages.Line | None) -> None:
 
 
 def _log_armed() -> None:
-    for problem in state.problems[_recorder.told_problems :]:
-        _recorder.told_problems += 1
-        _error(problem)
+    # They may grow with each module that is patched.
+    for problem in state.problems:
+        if events.Error(problem) not in _recorder.counts:
+            _error(problem)
     if not _recorder.logged_armed:
         _recorder.logged_armed = True
         log.log(*messages.armed(_recorder.armed, *process_facts.global_rank()))

@@ -3,7 +3,7 @@
 Read from source text, never from a version number, and nothing is imported. The running guard
 and `hisparse-guard doctor` both take the labels from here. The guard's rule depends on neither.
 
-Both functions raise nothing: what cannot be read is "unknown", with the reason.
+No function of the two labels raises anything: what cannot be read is "unknown", with the reason.
 """
 
 import ast
@@ -47,6 +47,13 @@ class Kernel(NamedTuple):
 
     label: KernelClass
     reason: str
+
+
+def labels() -> tuple[BuildClass, KernelClass]:
+    """The labels of the vLLM that is loaded and of the FlashInfer that it would import."""
+    vllm, flashinfer = sys.modules.get("vllm"), PathFinder.find_spec("flashinfer")
+    folders = getattr(flashinfer, "submodule_search_locations", ())
+    return build_class(getattr(vllm, "__path__", ())).label, kernel_class(folders).label
 
 
 # vLLM ------------------------------------------------------------------------------------------
@@ -205,8 +212,7 @@ def compiled_copy(folders: Iterable[Path]) -> str | None:
     """Where flashinfer-jit-cache lies, if installed: its kernel is loaded, whatever the source
     says."""
     path = [*(str(folder.parent) for folder in folders), *sys.path]
-    found = PathFinder.find_spec("flashinfer_jit_cache", path)
-    return found.origin if found is not None else None
+    return getattr(PathFinder.find_spec("flashinfer_jit_cache", path), "origin", None)
 
 
 def _shape(text: str) -> Kernel:

@@ -56,6 +56,5 @@ def check_folder(directory: str) -> None:
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or status.st_uid not in (os.geteuid(), 0):
         raise PermissionError(
             f"{directory} may be written to by others (owner {status.st_uid}, mode "
-            f"{stat.S_IMODE(status.st_mode):04o}); name a folder of the server's own in it, which "
-            "the guard will create"
+            f"{stat.S_IMODE(status.st_mode):04o}); name a folder in it, which the guard will create"
         )
