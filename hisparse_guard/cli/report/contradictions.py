@@ -1,16 +1,20 @@
 """What no guard writes in the lines of one process, and lines of it that contradict each other.
 
+The lines are gone through as the guard went: its settings, what it had seen and what it had pinned
+by then, and its own table (`runtime.decision.decide`) tell what it can have written next.
+
 Each thing found is a doubt, which caps the verdict at `unproven`.
 """
 
 from __future__ import annotations
 
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from hisparse_guard.cli.report.reader import Record
-from hisparse_guard.runtime.decision import NONE, TRTLLM, Decision, Rule, decide, parse_answer
+from hisparse_guard.cli.report.decoding import Miss, backend_of
+from hisparse_guard.cli.report.reader import MissLine, ProcessRecords, Record
+from hisparse_guard.runtime.decision import NONE, TRTLLM, Decision, Rule, decide
 from hisparse_guard.runtime.settings import CHOICES, Settings
 from hisparse_guard.runtime.state import ENV_BACKEND
 from hisparse_guard.runtime.telemetry import events
@@ -28,18 +32,26 @@ KNOWN: dict[str, frozenset[str | None]] = {
 }
 
 
-def contradictions(records: Iterable[Record], misses: Iterable[events.ContextMiss]) -> list[str]:
+def contradictions(found: ProcessRecords, misses: Sequence[Miss]) -> list[str]:
     """Why the lines of one process cannot be taken as they are, each reason once.
 
     Args:
-        records: in the order of their sequence numbers.
-        misses: the context misses of the same process.
+        misses: all, to which its own lines point.
     """
     lines = _Lines()
-    for record in records:
-        lines.take(record)
-    lines.take_misses(list(misses))
+    all_lines: list[Record | MissLine] = [*found.records, *found.miss_lines]
+    for line in sorted(all_lines, key=_seq):
+        if isinstance(line, MissLine):
+            lines.take(misses[line.number].event, line.number, line.times, line.at_exit)
+        else:
+            envelope, event = line
+            lines.take(event, repr(event), envelope.count, envelope.at_exit)
+    lines.finish()
     return list(dict.fromkeys(lines.doubts))
+
+
+def _seq(line: Record | MissLine) -> int:
+    return line.seq if isinstance(line, MissLine) else line.envelope.seq
 
 
 class _Lines:
@@ -47,78 +59,77 @@ class _Lines:
 
     def __init__(self) -> None:
         self.doubts: list[str] = []
-        self._settings: dict[str, Any] | None = None
-        self._environment: dict[str, str | None] = {}
+        self._armed: events.Armed | None = None
         self._mode: str | None = None
         self._hisparse = False
         self._address: str | None = None
-        self._used: set[str] = set()
+        # Of the decisions: what they pinned, asked for, and by which variable; and those without a
+        # config, as the misses name them.
+        self._pins: set[str | None] = {None}
+        self._targets: set[str | None] = set()
+        self._chosen: set[str] = set()
+        self._without_config: set[tuple[str, ...]] = set()
+        self._asked = False
+        self._last: events.Event | None = None
         # By content: the last count that was written.
-        self._counts: dict[str, int] = {}
+        self._counts: dict[str | int, int] = {}
         # The numbers of the last creation of a workspace, and of that before the last destruction.
         self._creation = 0
         self._destroyed: int | None = None
         self._numbered: bool | None = None
-        self._ended = False
 
-    def take(self, record: Record) -> None:
-        envelope, event = record
-        if not self._counts and not isinstance(event, events.Armed):
+    def take(self, event: events.Event, content: str | int, count: int, at_exit: bool) -> None:
+        """One line; `content` is what its count is of."""
+        if self._last is None and not isinstance(event, events.Armed):
             self.doubts.append("it does not begin with an armed line")
-        if self._ended:
+        if isinstance(self._last, events.End):
             self.doubts.append("it has lines after its end")
-        self._count(envelope, event)
-        if isinstance(event, events.Armed):
-            self._armed(event)
+        self._last = event
+        self._count(event, content, count, at_exit)
+        if isinstance(event, events.End):
+            self._end(event)
+        elif at_exit:
+            # It brings a count up to date: what it says was looked at when it was written first.
+            return
+        elif isinstance(event, events.Armed):
+            self._begins(event)
         elif isinstance(event, events.ConfigSeen):
             self._config(event)
         elif isinstance(event, events.Resolved):
             self._resolved(event)
+        elif isinstance(event, events.ContextMiss):
+            self._miss(event)
         elif isinstance(event, events.Workspace):
-            self._workspace(envelope, event)
-        elif isinstance(event, events.End):
-            self._ended = True
-            if event.dropped:
-                self.doubts.append(
-                    f"the guard left out {event.dropped} records of misses and errors: it writes "
-                    "only so many"
-                )
+            self._workspace(event, count == 1)
 
-    def take_misses(self, misses: list[events.ContextMiss]) -> None:
-        for origin in sorted({miss.origin for miss in misses}):
-            self._known(origin=origin)
-        traced = [miss for miss in misses if miss.origin == "trace"]
-        if any(miss.vllm_alone or miss.used or miss.target for miss in traced):
-            self.doubts.append("a call site that was only traced has a backend")
-        answered = [miss for miss in misses if miss.origin != "trace"]
-        said = {miss.used or NONE for miss in answered}
-        said |= {miss.target or NONE for miss in answered if miss.target != miss.used}
-        # No target: an older guard's.
-        said -= {NONE} if all(miss.used for miss in answered) else set()
-        for used in sorted(said - ({TRTLLM, NONE} & self._used)):
-            self.doubts.append(
-                f"a config-context miss was answered with {used}, as no decision says"
-                if used in (TRTLLM, NONE)
-                else f"a config-context miss was answered with {used}"
-            )
+    def finish(self) -> None:
+        # The line of who asked is the next one: it may not be written yet.
+        if self._without_config and not self._asked and not isinstance(self._last, events.Resolved):
+            self.doubts.append("a decision was asked for without a config, and no line says where")
 
     def _known(self, **values: str | None) -> None:
         for name, value in values.items():
             if value not in KNOWN[name]:
                 self.doubts.append(f"a line whose {name} this version does not know")
 
-    def _count(self, envelope: events.Envelope, event: events.Event) -> None:
+    def _count(self, event: events.Event, content: str | int, count: int, at_exit: bool) -> None:
         """Each content is written first with a count of 1, then at powers of ten and at exit."""
-        content, count = repr(event), envelope.count
         before = self._counts.get(content, 0)
-        again = envelope.at_exit and count == before > 1
+        again = at_exit and count == before > 1
         if (count == 1) != (before == 0) or (count <= before and not again):
             self.doubts.append("a line's count does not follow that of the line before it")
-        elif envelope.at_exit and count == 1 and not isinstance(event, events.End):
+        elif at_exit and count == 1 and not isinstance(event, events.End):
             self.doubts.append("a line at exit has a content that was not there before")
-        elif not envelope.at_exit and str(count).rstrip("0") != "1":
+        elif not at_exit and str(count).rstrip("0") != "1":
             self.doubts.append("a line's count is no power of ten, and it is not one at exit")
         self._counts[content] = count
+
+    def _end(self, event: events.End) -> None:
+        if event.dropped:
+            self.doubts.append(
+                f"the guard left out {event.dropped} records of misses and errors: it writes "
+                "only so many"
+            )
 
     def _in_mode(self, mode: Any) -> None:
         """The settings are read once, so a process has one mode."""
@@ -129,10 +140,10 @@ class _Lines:
         self._mode = mode
 
     def _saw(self, hisparse: bool) -> None:
-        """HiSparse is sticky: what a process has seen is not unseen later."""
-        if self._hisparse and not hisparse:
-            self.doubts.append("a line says that HiSparse was not seen, after it was")
-        self._hisparse = self._hisparse or hisparse
+        """Configs show HiSparse, and have their lines first; what was seen is not unseen later."""
+        if hisparse != self._hisparse:
+            what = "seen, and no config before it has it" if hisparse else "not seen, after it was"
+            self.doubts.append(f"a line says that HiSparse was {what}")
 
     def _config(self, event: events.ConfigSeen) -> None:
         self._hisparse = self._hisparse or event.hisparse
@@ -142,14 +153,17 @@ class _Lines:
         if any(size is not None and size < 1 for size in _sizes(event)):
             self.doubts.append("a config with a parallel size below 1")
 
-    def _armed(self, event: events.Armed) -> None:
-        if self._settings is not None:
+    def _begins(self, event: events.Armed) -> None:
+        if self._armed is not None:
             self.doubts.append("it was armed twice")
-        self._settings, self._environment = event.settings, event.environment
+        self._armed = event
         self._known(how=event.how)
         self._in_mode(event.settings.get("mode"))
         for name in ("backend", "multinode"):
             self._known(**{name: str(event.settings.get(name))})
+        if event.how == "fork":
+            # What its parent pinned holds for it too.
+            self._pins |= {str(event.settings.get("backend")), NONE}
 
     def _resolved(self, event: events.Resolved) -> None:
         self._saw(event.hisparse)
@@ -157,35 +171,54 @@ class _Lines:
         if self._address is not None and event.rendezvous not in (None, self._address):
             self.doubts.append("its decisions name several addresses at which its ranks met")
         self._address = event.rendezvous or self._address
-        if (self._environment.get(ENV_BACKEND) or event.env_backend) != event.env_backend:
+        environment = self._armed.environment if self._armed is not None else {}
+        if (environment.get(ENV_BACKEND) or event.env_backend) != event.env_backend:
             self.doubts.append(f"its lines name several values of {ENV_BACKEND}")
         if event.conflict:
             self.doubts.append("a fresh decision differs from what was pinned before")
         self._known(rule=event.rule, pin=event.pinned)
-        parsed = parse_answer(event.answer)
-        if parsed is None:
+        upstream, used = backend_of(event.vllm_answer), backend_of(event.answer)
+        if used is None:
             self.doubts.append("a resolver answer of a shape that this version does not know")
-            return
-        self._used.add(parsed[0])
-        if event.used not in (None, parsed[0]):
-            self.doubts.append(f"a decision says {event.used} and its answer {parsed[0]}")
+        elif event.used not in (None, used):
+            self.doubts.append(f"a decision says {event.used} and its answer {used}")
         elif not any(_agrees(event, made) for made in self._possible(event)):
             self.doubts.append(
                 f"a decision (rule {event.rule}) that the guard does not come to from what its "
                 "line says it was made from"
             )
+        self._pins.add(event.pinned)
+        self._targets.add(event.target or used)
+        self._chosen.add(event.env_backend)
+        if event.hisparse and not event.config_current:
+            self._without_config.add(_answer(upstream, used, event.target))
 
     def _possible(self, event: events.Resolved) -> Iterable[Decision]:
         """What the guard decides from the facts of a line, for each pin that it may have had."""
-        given = self._settings or {}
+        given = self._armed.settings if self._armed is not None else {}
         settings = Settings(event.mode, str(given.get("backend")), str(given.get("multinode")))
         inputs = (event.vllm_answer, event.hisparse, event.config_current, event.env_backend)
         # Nothing is pinned before HiSparse is seen, and that is never unseen.
-        pins = (None, TRTLLM, NONE) if event.hisparse else (None,)
+        pins: set[str | None] = self._pins if event.hisparse else {None}
         return [decide(*inputs, settings, pin) for pin in pins]
 
-    def _workspace(self, envelope: events.Envelope, event: events.Workspace) -> None:
+    def _miss(self, event: events.ContextMiss) -> None:
+        """One that the resolver records is a decision too, whose line comes before."""
+        self._known(origin=event.origin)
+        if event.origin == "trace":
+            if event.vllm_alone or event.used or event.target:
+                self.doubts.append("a call site that was only traced has a backend")
+            return
+        self._asked = True
+        if _answer(event.vllm_alone, event.used, event.target) not in self._without_config:
+            self.doubts.append(
+                f"a config-context miss was answered with {event.used or NONE} (vLLM alone: "
+                f"{event.vllm_alone or NONE}), as no decision says"
+            )
+
+    def _workspace(self, event: events.Workspace, first: bool) -> None:
         self._saw(event.hisparse)
+        self._expects(event)
         if event.mode is not None:
             self._in_mode(event.mode)
         if event.state in ("made", "verified"):
@@ -200,9 +233,23 @@ class _Lines:
         if self._numbered not in (None, numbered):
             self.doubts.append("some of its workspaces are numbered and others are not")
         self._numbered = numbered
-        # A line at exit brings an earlier one's count up to date.
-        if event.creation is not None and not envelope.at_exit:
-            self._numbered_workspace(event, event.creation, envelope.count == 1)
+        if event.creation is not None:
+            self._numbered_workspace(event, event.creation, first)
+
+    def _expects(self, event: events.Workspace) -> None:
+        """What the guard expects is what it decided, or would decide for a group without one."""
+        others = {TRTLLM if chosen == "auto" else chosen for chosen in self._chosen}
+        expected = (*self._targets, *(others if event.hisparse else (None,)))
+        if self._targets and event.expected not in expected:
+            self.doubts.append(
+                f"a workspace of backend {event.expected} was expected, as no decision says"
+            )
+        if event.kind is not None and not event.hisparse:
+            self.doubts.append("what a getter gave out has a line, and HiSparse was not seen")
+        # Before the guard was there (an entry point is late), the resolver may have been asked.
+        late = self._armed is None or self._armed.how == "entry point" or event.creation == 0
+        if event.kind == "primary" and not self._targets and not late:
+            self.doubts.append("a getter gave out a workspace, and no decision is here")
 
     def _numbered_workspace(self, event: events.Workspace, number: int, first: bool) -> None:
         """Each creation has its number and its line, and what was destroyed is not given out."""
@@ -216,15 +263,19 @@ class _Lines:
             self._destroyed = number
 
 
+def _answer(upstream: str | None, used: str | None, target: str | None) -> tuple[str, ...]:
+    """How decisions and misses are compared; guard 0.1.0 wrote no target."""
+    return (upstream or NONE, used or NONE, target or used or NONE)
+
+
 def _agrees(event: events.Resolved, made: Decision) -> bool:
     """Whether a line says what the guard decides; guard 0.1.0 said less of it."""
-    if (event.rule, event.answer) != (made.rule, made.answer):
-        return False
-    said = (event.upstream, event.target, event.used)
-    if said == (None, None, None):
+    names = set(Decision._fields)
+    if (event.upstream, event.target, event.used) == (None, None, None):
+        names -= {"upstream", "target", "used", "conflict"}
         # It also kept an earlier pin where vLLM answered that there is no backend.
-        return event.pinned == made.pinned or event.rule == "no-backend"
-    return (*said, event.pinned) == (made.upstream, made.target, made.used, made.pinned)
+        names -= {"pinned"} if event.rule == "no-backend" else set()
+    return all(getattr(event, name) == getattr(made, name) for name in names)
 
 
 def _sizes(event: events.ConfigSeen) -> tuple[int | None, int | None]:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from hisparse_guard.runtime.decision import parse_answer
 from hisparse_guard.runtime.telemetry import events
 
 # What a `context_miss` holds beside its call site, and so is compared and not parsed each time:
@@ -47,6 +48,12 @@ def parse_time(text: str) -> float:
     if not _TIME.fullmatch(text):
         raise ValueError("a time is not RFC 3339 in UTC")
     return datetime.fromisoformat(text[:-1] + "+00:00").timestamp()
+
+
+def backend_of(answer: Any) -> str | None:
+    """The backend in a resolver answer, ``none`` for no backend; None for an unknown shape."""
+    parsed = parse_answer(answer)
+    return None if parsed is None else parsed[0]
 
 
 def _type_of(annotation: Any) -> Any:

@@ -9,6 +9,7 @@ from hisparse_guard.cli.report.model import NONE, Group, Process, Standing
 from hisparse_guard.cli.report.ranks import ranks
 from hisparse_guard.cli.report.servers import MOST_RANKS, Server
 from hisparse_guard.cli.report.worker_verdict import serves
+from hisparse_guard.runtime.state import ENV_BACKEND
 
 
 def differing(server: Server) -> list[Finding]:
@@ -20,6 +21,12 @@ def differing(server: Server) -> list[Finding]:
         found.append(
             ("disagreement", f"HiSparse was seen by {ranks(seen)}, and off in {ranks(off)}")
         )
+    chosen: dict[str, list[Process]] = defaultdict(list)
+    for process in server.workers:
+        chosen[process.environment.get(ENV_BACKEND, "not set")].append(process)
+    if len(chosen) > 1:
+        said = "; ".join(f"{ranks(who)}: {value}" for value, who in chosen.items())
+        found.append(("unproven", f"{ENV_BACKEND} differs: {said}"))
     groups: dict[tuple[object, ...], list[tuple[Process, Group, Standing]]] = defaultdict(list)
     for process in server.workers:
         for group, standing in process.groups.items():

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from hisparse_guard.cli.report.contradictions import contradictions
-from hisparse_guard.cli.report.decoding import Miss, parse_time
+from hisparse_guard.cli.report.decoding import Miss, backend_of, parse_time
 from hisparse_guard.cli.report.reader import ProcessRecords
 from hisparse_guard.runtime import decision
 from hisparse_guard.runtime.telemetry import events
@@ -23,12 +23,6 @@ def moment(stamp: str | None) -> float | None:
         return parse_time(stamp) if stamp else None
     except ValueError:
         return None
-
-
-def backend_of(answer: Any) -> str | None:
-    """The backend in a resolver answer, ``none`` for no backend; None for an unknown shape."""
-    parsed = decision.parse_answer(answer)
-    return None if parsed is None else parsed[0]
 
 
 class Group(NamedTuple):
@@ -191,7 +185,7 @@ def process_of(found: ProcessRecords, misses: list[Miss]) -> Process:
         process.hisparse = False
     seen = [misses[number].event for number in found.misses]
     process.asked = any(miss.origin != "trace" for miss in seen)
-    process.doubts += contradictions(found.records, seen)
+    process.doubts += contradictions(found, misses)
     times = [found.start, *(envelope.ts for envelope, _ in found.records)]
     process.clock_set_back = times != sorted(times) or found.first_ts < found.start
     if process.clock_set_back:

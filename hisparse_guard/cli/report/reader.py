@@ -44,6 +44,20 @@ class Record(NamedTuple):
     event: Event
 
 
+class MissLine(NamedTuple):
+    """One line of event `context_miss`.
+
+    Attributes:
+        number: index into `Evidence.misses`.
+        times: its count.
+    """
+
+    seq: int
+    number: int
+    times: int
+    at_exit: bool
+
+
 @dataclass(slots=True)
 class ProcessRecords:
     """What all files together hold of one process: host, pid and start name it.
@@ -51,7 +65,7 @@ class ProcessRecords:
     Attributes:
         records: in the order of their sequence numbers, each once.
         misses: index into `Evidence.misses` to the highest count.
-        miss_seqs: the sequence numbers of its misses, with the same index.
+        miss_lines: the lines of its misses.
         problems: why something of this process may not be here.
         lines: distinct sequence numbers.
         last_seq: the highest one.
@@ -62,7 +76,7 @@ class ProcessRecords:
     start: str
     records: list[Record] = field(default_factory=list)
     misses: dict[int, int] = field(default_factory=dict)
-    miss_seqs: set[tuple[int, int]] = field(default_factory=set)
+    miss_lines: set[MissLine] = field(default_factory=set)
     seqs: list[list[int]] = field(default_factory=list)
     ranks: set[int] = field(default_factory=set)
     world_sizes: set[int] = field(default_factory=set)
@@ -110,7 +124,7 @@ class ProcessRecords:
         self.records += other.records
         for number, count in other.misses.items():
             self.misses[number] = max(count, self.misses.get(number, 0))
-        self.miss_seqs |= other.miss_seqs
+        self.miss_lines |= other.miss_lines
         self.seqs += other.seqs
         self.ranks |= other.ranks
         self.world_sizes |= other.world_sizes
@@ -131,7 +145,7 @@ class ProcessRecords:
         # Two lines that differ under one number are both kept: neither may hide the other.
         unique = {(r.envelope.seq, repr(r)): r for r in self.records}
         self.records = [unique[key] for key in sorted(unique)]
-        numbers = [r.envelope.seq for r in self.records] + [seq for seq, _ in self.miss_seqs]
+        numbers = [r.envelope.seq for r in self.records] + [m.seq for m in self.miss_lines]
         if len(set(numbers)) < len(numbers):
             self.problems.append("lines that differ have the same number")
         if self.lost:
@@ -242,7 +256,9 @@ def _merged(readings: Iterable[Evidence], problems: list[Problem]) -> Evidence:
             for index, count in process.misses.items():
                 moved[numbers[index]] = max(count, moved.get(numbers[index], 0))
             process.misses = moved
-            process.miss_seqs = {(seq, numbers[index]) for seq, index in process.miss_seqs}
+            process.miss_lines = {
+                line._replace(number=numbers[line.number]) for line in process.miss_lines
+            }
             other = processes.setdefault(process.key, process)
             if other is not process:
                 other.join(process)
@@ -371,6 +387,6 @@ class _Reader:
             number = self._misses[key] = len(self.evidence.misses) - 1
         process = self._process(line)
         process.take(line)
-        process.miss_seqs.add((line.seq, number))
+        process.miss_lines.add(MissLine(line.seq, number, line.count, line.at_exit))
         if line.count > process.misses.get(number, 0):
             process.misses[number] = line.count

@@ -16,6 +16,7 @@ from hisparse_guard.cli.report.problems import Problem
 from hisparse_guard.cli.report.ranks import ranges, ranks
 from hisparse_guard.cli.report.servers import MOST_RANKS, Server
 from hisparse_guard.cli.report.worker_verdict import judge_process, one_rank
+from hisparse_guard.runtime.state import ENV_BACKEND
 
 _MOST_DOUBTS = 20
 
@@ -145,8 +146,8 @@ def _doubts(server: Server, problems: Sequence[Problem]) -> list[Finding]:
 def _advice(verdict: Verdict, server: Server) -> str | None:
     workers = server.workers
     if verdict == "unsafe":
-        if any("VLLM_FLASHINFER_ALLREDUCE_BACKEND" in p.environment for p in workers):
-            return "unset VLLM_FLASHINFER_ALLREDUCE_BACKEND on all ranks, and restart"
+        if any(ENV_BACKEND in p.environment for p in workers):
+            return f"unset {ENV_BACKEND} on all ranks, and restart"
         if any(process.mode == "observe" for process in workers):
             return "set HISPARSE_GUARD_MODE=enforce on all ranks, and restart"
         if any(process.rule == "multinode" for process in workers):
@@ -168,7 +169,9 @@ def _advice(verdict: Verdict, server: Server) -> str | None:
     if any(process.doubts or process.errors for process in server.processes):
         return "look at what is said above of the evidence and the errors, and look again"
     if any(process.mode == "strict" for process in workers):
-        return "unset VLLM_FLASHINFER_ALLREDUCE_BACKEND and HISPARSE_GUARD_MULTINODE, and restart"
+        return f"unset {ENV_BACKEND} and HISPARSE_GUARD_MULTINODE, and restart"
+    if len({process.environment.get(ENV_BACKEND) for process in workers}) > 1:
+        return f"set {ENV_BACKEND} on all ranks alike, or on none, and restart"
     if server.hisparse is None:
         return "look for the whole evidence of these processes, or start the server and look again"
     return "the workspace is made by warm-up or the first request: send one, and look again"

@@ -132,6 +132,10 @@ class Process:
             },
         )
 
+    def resolve_late(self, **fields: Any) -> Process:
+        """A decision without a config; who asked is the next line."""
+        return self.resolve(**{"config_current": False, "rule": "context-miss", **fields})
+
     def miss(self, count: int = 1, **fields: Any) -> Process:
         return self.line(
             "context_miss",
@@ -170,12 +174,13 @@ class Process:
 
     def guarded(self) -> Process:
         """The life of a worker on an unguarded build with the guard in force."""
-        return self.config().resolve().miss().workspace("made").workspace()
+        return self.config().resolve().resolve_late().miss().workspace("made").workspace()
 
     def observed(self) -> Process:
         """The same under HISPARSE_GUARD_MODE=observe."""
         self.mode = "observe"
-        self.config().resolve(answer=("mnnvl", True), pinned=None)
+        mnnvl = {"answer": ("mnnvl", True), "pinned": None}
+        self.config().resolve(**mnnvl).resolve_late(**mnnvl)
         return self.miss(used="mnnvl").workspace("made", "mnnvl", expected="mnnvl")
 
     @property

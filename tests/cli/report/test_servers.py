@@ -103,8 +103,8 @@ def test_replicas_with_worlds_of_their_own(tmp_path: Path) -> None:
 
 
 def test_forked_workers(tmp_path: Path) -> None:
-    """A forked child begins a life of its own and may see no config before it resolves."""
-    lives = [p.resolve().workspace() for p in world(instance=None)]
+    """A forked child begins a life of its own, with the configs that its parent had seen."""
+    lives = [p.config().resolve().workspace() for p in world(instance=None)]
     report = judged(tmp_path, Process(rank=None, pid=50, ppid=1, start=-5.0).config(), *lives)
     assert verdicts(report) == ["safe"]
     assert len(report.results[0].server.others) == 1

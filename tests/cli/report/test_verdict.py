@@ -62,7 +62,7 @@ def test_hisparse_seen_after_the_workspace_still_counts(tmp_path: Path) -> None:
     lives = [
         p.config(hisparse=False)
         .resolve(hisparse=False, answer=("mnnvl", True), pinned=None)
-        .workspace("made", "mnnvl", hisparse=False)
+        .workspace("made", "mnnvl", expected="mnnvl", hisparse=False)
         .config()
         for p in world()
     ]
@@ -242,7 +242,7 @@ def test_hisparse_off_has_to_be_shown_for_each_rank(
     lives = [
         p.config(hisparse=False)
         .resolve(hisparse=False, answer=("mnnvl", True), pinned=None)
-        .workspace("made", "mnnvl", hisparse=False)
+        .workspace("made", "mnnvl", expected="mnnvl", hisparse=False)
         for p in world(size)[:2]
     ]
     assert judged(tmp_path, *lives).verdict == verdict
