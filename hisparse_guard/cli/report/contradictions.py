@@ -161,9 +161,6 @@ class _Lines:
         self._in_mode(event.settings.get("mode"))
         for name in ("backend", "multinode"):
             self._known(**{name: str(event.settings.get(name))})
-        if event.how == "fork":
-            # What its parent pinned holds for it too.
-            self._pins |= {str(event.settings.get("backend")), NONE}
 
     def _resolved(self, event: events.Resolved) -> None:
         self._saw(event.hisparse)
@@ -228,6 +225,9 @@ class _Lines:
                 self.doubts.append("a workspace was verified, and which getter gave it out is not")
             if event.backend is None:
                 self.doubts.append(f"a workspace was {event.state} and its backend is not known")
+        # Every release gives the group to the getters and to what makes a workspace.
+        if event.state != "destroyed" and None in (event.group_rank, event.group_size):
+            self.doubts.append("a workspace whose process group is not named")
         # Guard 0.1.0 numbers none of them.
         numbered = event.creation is not None
         if self._numbered not in (None, numbered):

@@ -94,9 +94,8 @@ def _without_its_group(process: Process) -> list[Finding]:
 
     vLLM numbers the ranks of tensor parallel groups contiguously.
     """
-    # Up to vLLM 0.31 the resolver is given no group; a workspace always is.
-    unknown = [one for group, one in process.groups.items() if group == (group.name, None, None)]
-    if unknown and all(standing.state is None for standing in unknown):
+    # Up to vLLM 0.31 the resolver is given no group.
+    if any(group == (group.name, None, None) for group in process.groups):
         return []
     sizes = {
         group.size
