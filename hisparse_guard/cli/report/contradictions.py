@@ -169,7 +169,8 @@ class _Lines:
             self.doubts.append("its decisions name several addresses at which its ranks met")
         self._address = event.rendezvous or self._address
         environment = self._armed.environment if self._armed is not None else {}
-        if (environment.get(ENV_BACKEND) or event.env_backend) != event.env_backend:
+        self._chosen.add(event.env_backend)
+        if len(self._chosen | {environment.get(ENV_BACKEND) or event.env_backend}) > 1:
             self.doubts.append(f"its lines name several values of {ENV_BACKEND}")
         if event.conflict:
             self.doubts.append("a fresh decision differs from what was pinned before")
@@ -186,7 +187,6 @@ class _Lines:
             )
         self._pins.add(event.pinned)
         self._targets.add(event.target or used)
-        self._chosen.add(event.env_backend)
         if event.hisparse and not event.config_current:
             self._without_config.add(_answer(upstream, used, event.target))
 
