@@ -14,7 +14,7 @@ from typing import Any
 
 from hisparse_guard.cli.report.decoding import Miss, backend_of
 from hisparse_guard.cli.report.reader import MissLine, ProcessRecords, Record
-from hisparse_guard.runtime.decision import NONE, TRTLLM, Decision, Rule, decide
+from hisparse_guard.runtime.decision import MNNVL, NONE, TRTLLM, Decision, Rule, decide
 from hisparse_guard.runtime.settings import CHOICES, Settings
 from hisparse_guard.runtime.state import ENV_BACKEND
 from hisparse_guard.runtime.telemetry import events
@@ -223,6 +223,9 @@ class _Lines:
                 self.doubts.append(f"a workspace was {event.state}, and a reason why not is given")
             if event.state == "verified" and event.kind is None:
                 self.doubts.append("a workspace was verified, and which getter gave it out is not")
+            as_expected = event.backend == event.expected != MNNVL
+            if event.kind is not None and as_expected != (event.state == "verified"):
+                self.doubts.append("a getter's workspace is not in the state that it is said to be")
             if event.backend is None:
                 self.doubts.append(f"a workspace was {event.state} and its backend is not known")
         # Every release gives the group to the getters and to what makes a workspace.

@@ -125,6 +125,9 @@ EDITS: dict[str, tuple[str, Edit, str]] = {
     "a getter without HiSparse": (
         RECREATED, lambda lines: of(lines, "workspace", state="verified")[0].update(
             hisparse=False), "HiSparse was not seen"),
+    "as expected, and not verified": (
+        ENV, lambda lines: of(lines, "workspace", state="verified")[0].update(state="made"),
+        "not in the state"),
     "two values of the variable": (
         RECREATED, _one_decision_by_another_variable, f"several values of {ENV_BACKEND}"),
 }  # fmt: skip
