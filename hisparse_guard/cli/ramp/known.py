@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from hisparse_guard.cli.ramp import doubts
 from hisparse_guard.cli.ramp.api import BadAnswer
 from hisparse_guard.cli.ramp.server import Server
 from hisparse_guard.cli.ramp.stream import Stream
@@ -82,14 +83,12 @@ class KnownAnswers:
 
     Attributes:
         stable: prompt number to answer, of prompts that were answered alike twice.
-        text: some answer held text, not token ids alone.
-        varied: no answer was one token repeated.
+        text: some answer held text that can be read.
         not_shown: what could not be told, in words.
     """
 
     stable: dict[int, list[int] | str] = field(default_factory=dict)
     text: bool = False
-    varied: bool = False
     not_shown: list[str] = field(default_factory=list)
 
     @classmethod
@@ -100,12 +99,18 @@ class KnownAnswers:
         one, two = await ask(server, deadline_s), await ask(server, deadline_s)
         pairs = enumerate(zip(map(_told, one), map(_told, two), strict=True))
         found = cls({n: a for n, (a, b) in pairs if a == b})
-        found.text = any(stream.answer for stream in one)
-        found.varied = not any(stream.one_token for stream in one)
+        answers = [doubts.Answer.of(*pair) for pair in zip(PROMPTS, one, strict=True)]
+        found.text = any(answer.why != doubts.UNREADABLE for answer in answers)
         if not found.text:
-            found.not_shown.append("that answers are text (this server sends token ids alone)")
+            found.not_shown.append("that answers are text (known ones hold none that can be read)")
+        found.not_shown += doubts.not_shown(doubts.judge(answers), "known answer")
         if not found.stable:
             found.not_shown.append("that answers are right: this server answers never alike twice")
+        elif changing := len(PROMPTS) - len(found.stable):
+            found.not_shown.append(
+                f"that answers are right ({changing} of {len(PROMPTS)} known ones change without"
+                " load)"
+            )
         return found
 
     async def ask_under_load(

@@ -31,8 +31,7 @@ class Request:
     """One planned request and what became of it. Times in seconds since the epoch.
 
     Attributes:
-        without_text: done, with token ids alone, on a server that else sends text.
-        one_token: done, with one token repeated, on a server that else answers otherwise.
+        unshown: done, and why its answer shows nothing (`doubts`), or None.
     """
 
     number: int
@@ -45,8 +44,7 @@ class Request:
     detail: str | None = None
     prompt_tokens: int | None = None
     output_tokens: int = 0
-    without_text: bool = False
-    one_token: bool = False
+    unshown: str | None = None
     ttft_s: float | None = None
     latency_s: float | None = None
     itl_s: list[float] = field(default_factory=list)
@@ -68,8 +66,7 @@ class Request:
             "kind",
             "error",
             "detail",
-            "without_text",
-            "one_token",
+            "unshown",
         )
         measured = ("prompt_tokens", "output_tokens", "ttft_s", "latency_s", "itl_s")
         return {name: getattr(self, name) for name in (*named, *measured)}
@@ -176,6 +173,8 @@ class Result:
         judged: what `triage` and `report` say of the logs and the evidence given.
         not_shown: what this ramp could not tell, in words.
         doubt: of that, what keeps it from being passed, or None.
+        unreadable: answers of the load without text that can be read, of a server that else
+            sends such text.
     """
 
     base_url: str
@@ -197,6 +196,7 @@ class Result:
     judged: dict[str, Judged] = field(default_factory=dict)
     not_shown: list[str] = field(default_factory=list)
     doubt: str | None = None
+    unreadable: int = 0
     internal_error: bool = False
 
     @property
@@ -206,10 +206,6 @@ class Result:
     @property
     def failed(self) -> int:
         return sum(level.failed for level in self.levels)
-
-    @property
-    def answers_without_text(self) -> int:
-        return sum(request.without_text for level in self.levels for request in level.requests)
 
     @property
     def partial(self) -> bool:
@@ -257,7 +253,7 @@ class Result:
             self.levels
             and not self.partial
             and not self.failed
-            and self.answers_without_text < self.done
+            and self.unreadable < self.done
             and self.doubt is None
         )
         return "passed" if self.alive and whole and "after" in self.known else "inconclusive"
@@ -302,11 +298,10 @@ class Result:
         elif self.interrupted:
             parts.append("ended by the operator")
         parts += self.findings
-        silent = self.answers_without_text
-        if silent and silent == self.done:
+        if self.unreadable and self.unreadable == self.done:
             parts.append(
-                f"{plural(silent, 'answer')} with token ids and no text: the model repeats special"
-                " tokens, or its output is garbage"
+                f"{plural(self.unreadable, 'answer')} without text that can be read: the model"
+                " repeats special tokens, or its output is garbage"
             )
         if self.partial:
             parts.append("this result is partial")

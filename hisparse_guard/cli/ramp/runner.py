@@ -10,7 +10,7 @@ from collections.abc import Coroutine
 from datetime import datetime, timezone
 from typing import Any, Protocol
 
-from hisparse_guard.cli.output import plural
+from hisparse_guard.cli.ramp import doubts
 from hisparse_guard.cli.ramp.api import BadAnswer, printable
 from hisparse_guard.cli.ramp.identity import Identity
 from hisparse_guard.cli.ramp.known import KnownAnswers, UnderLoad, control
@@ -65,6 +65,7 @@ class Runner:
         self._identity = Identity()
         self._known, self._under_load = KnownAnswers(), UnderLoad()
         self._prompts = Prompts(load.seed, [])
+        self._answers: list[tuple[Request, doubts.Answer]] = []
         self._moved = time.monotonic()
 
     async def run(self) -> None:
@@ -94,15 +95,12 @@ class Runner:
         self.result.known["under_load"] = self._under_load.finding
         self.result.doubt = self._under_load.doubt
         self.result.not_shown += filter(None, (self.result.doubt, self._under_load.remark))
-        if silent := self.result.answers_without_text:
-            self.result.not_shown.append(
-                f"that {plural(silent, 'answer')} of the load are no garbage (token ids, no text)"
-            )
-        requests = [request for level in self.result.levels for request in level.requests]
-        if repeated := sum(request.one_token for request in requests):
-            self.result.not_shown.append(
-                f"that {plural(repeated, 'answer')} of the load are no garbage (one token repeated)"
-            )
+        found = doubts.judge([answer for _, answer in self._answers])
+        for (request, _), why in zip(self._answers, found, strict=True):
+            request.unshown = why
+        self.result.not_shown += doubts.not_shown(found, "answer", " of the load")
+        # A server without a tokenizer never sends text; its ids are compared before and after.
+        self.result.unreadable = found.count(doubts.UNREADABLE) if self._known.text else 0
 
     async def _before(self) -> None:
         self._progress.note("asking the server who it is")
@@ -305,8 +303,9 @@ class Runner:
             request.fail(error.kind, str(error))
         else:
             request.done = True
-            request.without_text = self._known.text and not stream.answer
-            request.one_token = self._known.varied and stream.one_token
+            told = self._server.dialect.prompt_told
+            answer = doubts.Answer.of(prompt, stream, prompt_told=told)
+            self._answers.append((request, answer))
             request.prompt_tokens = stream.usage[0] if stream.usage else None
             request.latency_s = time.monotonic() - begun
             request.ttft_s = stream.times[0] - begun

@@ -54,6 +54,7 @@ class Dialect:
         model: the name it answers with.
         one_id: all events of an answer carry the same id.
         usage: its streams carry a usage record.
+        prompt_told: its streams carry the prompt's token ids.
     """
 
     chat: bool = False
@@ -63,6 +64,7 @@ class Dialect:
     model: str | None = None
     one_id: bool = False
     usage: bool = False
+    prompt_told: bool = False
 
 
 _USAGE = {"stream_options": {"include_usage": True}}
@@ -222,6 +224,7 @@ class Server:
                     model=next(iter(stream.models), None),
                     one_id=len(stream.ids) == 1,
                     usage=stream.usage is not None,
+                    prompt_told=stream.prompt_ids is not None,
                 )
                 return
         raise first or BadAnswer("wrong answer", "the server answers no completion")
@@ -281,6 +284,10 @@ class Server:
         if status != 200:
             raise BadAnswer(f"http {status}", error_message(status, bytes(refused)), status)
         found.check(model=self.dialect.model, done_mark=self.dialect.done_mark)
+        named = found.prompt_ids
+        if isinstance(prompt, list) and named is not None and named != prompt:
+            told = f"{len(named)} token ids, not the {len(prompt)} that were sent"
+            raise BadAnswer("wrong answer", f"another prompt is answered: {told}")
         if isinstance(prompt, list) and found.usage and found.usage[0] != len(prompt):
             told = f"usage tells {found.usage[0]} prompt tokens, {len(prompt)} were sent"
             raise BadAnswer("usage", told)

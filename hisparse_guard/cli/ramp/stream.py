@@ -9,8 +9,8 @@ from typing import Any
 from hisparse_guard.cli.ramp.api import BadAnswer, parse_json, printable
 
 GOOD_ENDS = ("length", "stop")
-# An answer of fewer tokens may well be one token repeated.
-REPEATED = 16
+# An answer of fewer tokens may well hold each token twice.
+TWICE = 16
 # What a line of an event stream may begin with; an empty field name is a comment.
 _FIELDS = (b"data", b"event", b"id", b"retry", b"")
 # Where servers and proxies tell an error in an event.
@@ -22,7 +22,8 @@ class Stream:
 
     Attributes:
         token_ids: ids of the answer's tokens, where the server sends them.
-        pieces: events that brought text or tokens.
+        prompt_ids: ids of the prompt's tokens, where the server sends them.
+        parts: of each event that brought text or tokens, the number of ids and the text.
         finish: the server's reason for the end.
         done_mark: ``[DONE]`` came.
         ids: of the answer, as its events name it.
@@ -32,8 +33,8 @@ class Stream:
 
     def __init__(self) -> None:
         self.token_ids: list[int] = []
-        self.text: list[str] = []
-        self.pieces = 0
+        self.prompt_ids: list[int] | None = None
+        self.parts: list[tuple[int, str]] = []
         self.finish: str | None = None
         self.done_mark = False
         self.models: set[str] = set()
@@ -96,6 +97,7 @@ class Stream:
             self.ids.add(event["id"])
         if usage is not None:
             self._usage(usage)
+        self._prompt(event.get("prompt_token_ids"))
         if choices is None:
             choices = []
         if not isinstance(choices, list) or len(choices) > 1:
@@ -125,19 +127,29 @@ class Stream:
             )
         if choice.get("index") not in (0, None):
             raise BadAnswer("stream error", "a choice that was not asked for")
+        self._prompt(choice.get("prompt_token_ids"))
         if ids or text:
             if self.finish is not None:
                 raise BadAnswer("stream error", "more text after the end was told")
-            self.pieces += 1
             self.times.append(time.monotonic())
             self.token_ids += ids
-            self.text.append(text)
+            self.parts.append((len(ids), text))
         finish = choice.get("finish_reason")
         if finish is not None:
             end = printable(str(finish), 40)
             if self.finish not in (None, end):
                 raise BadAnswer("stream error", f"two ends: {self.finish!r}, then {end!r}")
             self.finish = end
+
+    def _prompt(self, ids: Any) -> None:
+        """vLLM tells them once: in the first choice, in a chat beside it."""
+        if ids is None:
+            return
+        if not isinstance(ids, list) or not all(type(one) is int for one in ids):
+            raise BadAnswer("stream error", "prompt token ids of a wrong type")
+        if self.prompt_ids not in (None, ids):
+            raise BadAnswer("wrong answer", "one answer names two prompts")
+        self.prompt_ids = ids
 
     def _usage(self, usage: Any) -> None:
         prompt, told = (
@@ -156,19 +168,19 @@ class Stream:
 
     @property
     def answer(self) -> str:
-        return "".join(self.text)
+        return "".join(text for _, text in self.parts)
 
     @property
-    def one_token(self) -> bool:
-        """The same token throughout, as a model gives whose numbers are lost (NaN)."""
-        return len(self.token_ids) >= REPEATED and len(set(self.token_ids)) == 1
+    def pieces(self) -> int:
+        """Events that brought text or tokens."""
+        return len(self.parts)
 
     @property
     def each_twice(self) -> bool:
         """Every token is followed by itself, as where half as many are told as twice."""
         ones, twos = self.token_ids[::2], self.token_ids[1::2]
         apart = all(one != two for one, two in pairwise(ones))
-        return len(self.token_ids) >= REPEATED and ones == twos and apart
+        return len(self.token_ids) >= TWICE and ones == twos and apart
 
     def check(self, *, model: str | None, done_mark: bool) -> None:
         """Whether the stream ended well.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
 import ssl
 import threading
 import time
@@ -29,7 +30,7 @@ class Stub:
             words (probes, known answers) are answered well, unless `every` is set.
         get: in place of an answer to GET, by path.
         plain: answers as a server that knows none of vLLM's own fields.
-        text: text of one token.
+        text: text of every token; None: each token has its own.
         tls: serves https with this.
     """
 
@@ -47,7 +48,7 @@ class Stub:
     max_model_len: int = 100_000
     prefix: str = ""
     plain: bool = False
-    text: str = "x"
+    text: str | None = None
     tls: ssl.SSLContext | None = None
     bodies: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
@@ -90,7 +91,8 @@ class Handler(BaseHTTPRequestHandler):
         self.chunk(f"data: {json.dumps(HEAD | fields)}\n\n")
 
     def token(self, finish: str | None = None, number: int = 1, **fields: Any) -> None:
-        choice: dict[str, Any] = {"index": 0, "text": self.stub.text, "finish_reason": finish}
+        text = f" w{number}" if self.stub.text is None else self.stub.text
+        choice: dict[str, Any] = {"index": 0, "text": text, "finish_reason": finish}
         if not self.stub.plain:
             choice["token_ids"] = [number]
         self.event(choices=[choice | fields])
@@ -103,8 +105,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def whole(self, body: dict[str, Any]) -> None:
         self.begin_stream()
+        # Another answer to each prompt, and the same one each time.
+        numbers = random.Random(str(body["prompt"]))
         for n in range(body["max_tokens"]):
-            self.token("length" if n == body["max_tokens"] - 1 else None)
+            last = n == body["max_tokens"] - 1
+            self.token("length" if last else None, numbers.randrange(1000, 30_000))
             time.sleep(0.001)
         self.end_stream(len(body["prompt"]), body["max_tokens"])
 

@@ -408,7 +408,7 @@ def test_token_ids_without_text_are_no_shown_answer(tmp_path: Path) -> None:
     found = run(tmp_path, Stub(answer=every))
     assert (found.code, found.counts) == (1, [(2, 4, 0)])
     assert found.document["verdict"] == "inconclusive"
-    assert "4 answers with token ids and no text" in found.document["sentence"]
+    assert "4 answers without text that can be read" in found.document["sentence"]
     # A server without a detokenizer never sends text; its ids are compared before and after.
     found = run(tmp_path, Stub(text=""))
     assert found.code == 0 and any("are text" in one for one in found.document["not_shown"])
