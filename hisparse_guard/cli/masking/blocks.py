@@ -143,8 +143,9 @@ class Blocks:
     def _begun(self, body: str, record: str, found: list[str]) -> str:
         """Notes where a value is to come on the next line."""
         value = _VALUE.fullmatch(body)
-        if self._named and value:
-            body = self._value(value, record, found)
+        if value:
+            # Masked in any case: its name may stand on a line after it.
+            body = self._value(value, record, found if self._named else [])
         named = _NAMED.search(body)
         if named and is_secret_name(named["name"]):
             self._named = True

@@ -8,6 +8,9 @@ import re
 import socket
 from collections.abc import Iterable
 
+from hisparse_guard.cli.masking.hosts import HOST_PLACES, NO_HOSTS, is_host_field
+from hisparse_guard.cli.masking.policy import is_ordinary_word
+
 _IPV4 = re.compile(
     r"(?<![A-Za-z0-9.])(?:\d{1,3}\.){3}\d{1,3}(?![A-Za-z0-9]|\.[A-Za-z0-9])"
     # As parts of names: `ip-10-1-2-3`, `node_10_1_2_3`.
@@ -52,33 +55,26 @@ def _domain(found: re.Match[str]) -> str:
     return found[0] if _PUBLIC.search(found[0]) else HOST
 
 
+def _host(found: re.Match[str]) -> str:
+    before, after = found.span("host")
+    start = found.start()
+    if found["host"].lower() in NO_HOSTS:
+        return found[0]
+    return found[0][: before - start] + HOST + found[0][after - start :]
+
+
 def _ipv6(found: re.Match[str]) -> str:
     return found[0] if _TIME.fullmatch(found[0]) else ADDRESS
 
 
-# Where other programs write a host's name: syslog, NCCL, MPI, PyTorch, Slurm, and in fields.
-_HOST_PLACES = (
-    re.compile(
-        r"^(?:[A-Z][a-z]{2} [ \d]\d [\d:]{8}|\d{4}-\d\d-\d\dT\S+) ([\w.-]+)"
-        r" [\w./()-]+(?:\[\d+\])?: "
-    ),
-    re.compile(r"^([\w.-]+):\d+:\d+ \[\d+\] NCCL"),
-    re.compile(r"^\[([\w-]+):\d{3,}\] "),
-    # A shell's prompt.
-    re.compile(r"@([\w.-]+):[~/]"),
-    re.compile(r"\bsocket \[([\w.-]+)\]:\d"),
-    re.compile(r"(?<![\w./@:-])([a-z][a-z0-9]*(?:-[a-z0-9]+)+):\d{4,5}(?!\d)"),
-    re.compile(
-        r"(?:\b|_)(?:host|node|server)_?(?:name|list)?['\"]?\s*[:=]\s*['\"]?([A-Za-z][\w.-]*)", re.I
-    ),
-)
-# A word alone is as likely an ordinary one.
+# A word alone is as likely an ordinary one elsewhere.
 _LIKE_A_HOST = re.compile(r"(?=.*[\d-])[\w.-]{4,}")
 _MOST_NAMES = 200
 
 
 class LocalNames:
-    """Names of this machine, its user and given hosts, blanked wherever they stand."""
+    """Names of this machine, its user and given hosts, blanked wherever they stand; those that are
+    ordinary words only where their place tells what they are."""
 
     def __init__(self, hosts: Iterable[str]) -> None:
         names = dict.fromkeys(hosts, HOST)
@@ -86,17 +82,27 @@ class LocalNames:
         with contextlib.suppress(OSError, KeyError, ImportError):
             names[getpass.getuser()] = USER
         self._names = {
-            name: mask for name, mask in names.items() if len(name) >= 3 and name != "root"
+            name: mask
+            for name, mask in names.items()
+            if len(name) >= 3 and name != "root" and not is_ordinary_word(name)
         }
 
     def learn(self, line: str) -> None:
         """Remembers the names of hosts that a log's line shows by their place."""
-        for pattern in _HOST_PLACES:
-            for name in pattern.findall(line):
+        for pattern in HOST_PLACES:
+            for found in pattern.finditer(line):
+                name = found["host"]
                 if _LIKE_A_HOST.fullmatch(name) and len(self._names) < _MOST_NAMES:
                     self._names[name] = HOST
 
+    def field(self, name: str, value: str) -> str:
+        """A string of a JSON document, without the name of a host that its field says it is."""
+        hidden = is_host_field(name) and value and value.lower() not in NO_HOSTS
+        return HOST if hidden and not re.search(r"[\s/:]", value) else value
+
     def blank(self, text: str) -> str:
+        for pattern in HOST_PLACES:
+            text = pattern.sub(_host, text)
         text = _HOME.sub(lambda found: found[0].replace(found[1], USER), text)
         text = _URL_HOST.sub(lambda found: found[1] + HOST, text)
         text = _EMAIL.sub(f"{USER}@", text)

@@ -21,12 +21,14 @@ CLIENT_NAME = re.compile(
 _NUMBERED = (
     r"(?:(?:card|phone|mobile|passport|customer|account|tax|iban|ssn)(?:[ _-]?(?:id|no\.?|number))?"
     r"|date of birth|dob|(?:verification|security|pin|otp|[2m]fa|recovery|backup|one[ -]time)"
-    r"[ _-]?codes?|otp|pin|community|unseal key(?: \d)?)"
+    r"[ _-]?codes?|otp|pin|pass(?:word|code)|pwd|api[ _-]?key|community|unseal key(?: \d)?)"
 )
 _PEOPLE = (
     r"(?:\w*[_-])?(?:user(?:[ _-]?name)?|customer|tenant|client[ _-]?id|session|sid|subscription"
     r"|account|e-?mail|phone|birthday|salt|nonce|login)(?:[ _-]?(?:id|no|number))?"
 )
+# A number is often written in groups.
+_GROUPS = r"[+(]?\d(?:[ \t().,/-]{0,2}\d){3,}(?!\w)"
 _BARE = r"[^\s,;'\"\\)\]}&|]+"
 # In the order in which they are looked for.
 _PLACES = (
@@ -51,6 +53,12 @@ _PLACES = (
         r"(?P<link>\W{1,4}|\s+is\s+)(?P<value>.*)",
         re.I,
     ),
+    # Whole phrases, the words of which may be ordinary ones.
+    re.compile(
+        rf"(?P<name>\b[\w-]*pass[ _-]?phrase)(?P<link>{_SIDE}\s*[:=]\s*|\s+)(?P<value>[^\s'\"].*)",
+        re.I,
+    ),
+    re.compile(rf"(?P<name>\b{_PEOPLE}){_LINK}(?P<value>{_GROUPS})", re.I),
     re.compile(
         rf"(?P<name>\b{_PEOPLE}){_LINK}"
         rf"(?P<value>{_QUOTED}|(?!(?:none|null|true|false|\d{{1,3}})\b){_BARE})",
@@ -58,8 +66,11 @@ _PLACES = (
     ),
     re.compile(
         rf"(?P<name>\b{_NUMBERED})(?P<link>(?:\s+(?:is|was|no\.?|number|code))?[\s:=#'\"]+)"
-        rf"(?P<value>(?=\S*[\d-])(?!\d{{1,3}}\b){_BARE})",
+        rf"(?P<value>{_GROUPS}|(?=\S*[\d-])(?!\d{{1,3}}\b){_BARE})",
         re.I,
+    ),
+    re.compile(
+        r"(?P<name>\bcv[vc]2?)(?P<link>[\s:=#'\"]{1,4}(?:is |code )?)(?P<value>\d{3,4})", re.I
     ),
     # SSH's client.
     re.compile(r"(?P<name>^\s*(?:User|HostName|Host|ProxyJump))(?P<link>\s+)(?P<value>\S+)$"),
@@ -72,10 +83,12 @@ _PLACES = (
         rf"(?P<link>[ =]?)(?P<value>{_QUOTED}|[^\s*]\S*)"
     ),
 )
-# A word spelled letter by letter, a phone, a card, a social security number, a UUID.
+# Words spelled letter by letter; numbers of phones, cards, bank accounts, social security; UUIDs.
 _SHAPES = re.compile(
     r"(?<!\w)(?:[A-Za-z]([ ._-]))(?:[A-Za-z]\1){3,}[A-Za-z](?!\w)"
     r"|(?<![\w.])\d{4}([ -])(?:\d{4}\2){2}\d{4}(?![\w.])"
+    r"|(?<![\w.])\d{4}([ -])\d{6}\3\d{5}(?![\w.])"
+    r"|(?-i:\b[A-Z]{2}\d\d(?: ?(?=[A-Z]{0,3}\d)[A-Z0-9]{4}){3,7}(?: ?[A-Z0-9]{1,3})?\b)"
     r"|(?<![\w.-])\d{3}-\d{2,3}-\d{4}(?![\w-])|\(\d{3}\) ?\d{3}-\d{4}|(?<!\w)\+\d[\d ()-]{7,}\d"
     r"|\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b",
     re.I,
@@ -92,9 +105,8 @@ def is_personal(name: str) -> bool:
 
 def mask_places(text: str) -> tuple[str, int]:
     """The text with such values masked, and how many there were."""
-    total = 0
+    text, total = _SHAPES.subn(MASK, text)
     for pattern in _PLACES:
         text, count = pattern.subn(rf"\g<name>\g<link>{MASK}", text)
         total += count
-    text, count = _SHAPES.subn(MASK, text)
-    return text, total + count
+    return text, total

@@ -121,6 +121,11 @@ def _known_run(run: str) -> bool:
     )
 
 
+def is_ordinary_word(text: str) -> bool:
+    """Whether it is one word that servers use for themselves, without a digit."""
+    return text.isalpha() and text.lower() in _vocabulary()
+
+
 def known_words(text: str, also: frozenset[str] = frozenset()) -> bool:
     """Whether each word and number of it is one that servers use for themselves.
 

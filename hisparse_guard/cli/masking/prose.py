@@ -51,6 +51,8 @@ _UNDER_MASK = re.compile(
     r"\*\*\*(\\*['\"]?\s*(?:=>|:=|=)\s*\\*['\"]?|\\*['\"]?:\s*\\*['\"]?(?=\d)|['\"]:\s*['\"])"
     r"(?!\*\*\*)[^\s,;'\"\\()\[\]{}]+"
 )
+# A number in groups, of which the first was masked.
+_MORE_GROUPS = re.compile(r"\*\*\*(?:[ \t./()-]{1,2}\d{1,5}(?![\w:%]|\.\d))+")
 _SIDE_BY_SIDE = re.compile(r"\*\*\*(?:[^\w\s'\",:=|(){}\[\]<>]?\*\*\*)+")
 _BEGIN, _END = re.compile(r"-----BEGIN [A-Z0-9 ]*-----"), re.compile(r"-----END [A-Z0-9 ]*-----")
 
@@ -131,6 +133,7 @@ class Prose:
     def text(self, text: str) -> str:
         found: list[str] = []
         text = mask_loosely(text, found)
+        text = _MORE_GROUPS.sub(MASK, text)
         self.count += text.count(MASK)
         self._remember(found)
         text = _QUERY.sub(self._parameter, _URL.sub(self._url, text))
@@ -193,7 +196,8 @@ class Prose:
             self._vault.add(str(value))
             return MASK
         if isinstance(value, str):
-            return self._string(value, key)
+            named = self._vault.names.field(key, value) if self._vault.names else value
+            return self._string(named, key)
         if isinstance(value, list):
             if len(value) == 2 and isinstance(value[0], str) and is_secret_name(value[0]):
                 return [value[0], self.document(value[1], value[0])]

@@ -106,7 +106,7 @@ _SHAPES = re.compile(
 # Any of these, or there is nothing to look for: keeps the common line cheap.
 _HINT = re2.compile(
     rb"(?i)key|secret|secure|pass[^e]|pass$|passe\b|cred|cookie|conn(?:ection)?[_-]?str|webhook|auth|bearer"
-    rb"|basic|token|signature|env[_-]vars|kennwort|stringdata|://|identified|openssl|literal"
+    rb"|basic|token(?:[^s]|$)|(?:api|auth|access|bearer|hf|refresh|secret)[_-]?tokens|signature|env[_-]vars|kennwort|stringdata|://|identified|openssl|literal"
     rb"|(?:^|[^a-z])(?:(?:root)?pw|pwd|psk|sig|dsn|pat|jwt|otp|pin)(?:[^a-z]|$)|(?-i:[a-z](?:Pw|Pwd|Sig|Dsn|Pat|Jwt|Otp))"
     rb"|\b(?:hf_|sk-|nvapi-|gh[opsur]_|github_pat_|gl[a-z]{1,5}-|xox|AKIA|ASIA|AIza|dckr|pypi-|npm_"
     rb"|[rs]k_(?:live|test)|wandb|eyJ|xapp|hv[bsr]\.|s\.\w{24}|whsec|gsk_|r8_|fw_|glsa|sgp_|pplx|tskey"
