@@ -10,7 +10,8 @@ from hisparse_guard.cli.masking.text import MASK, NAME, hinted, is_secret_name
 _QUOTE = r"\\{0,16}['\"]?"
 _LINK = rf"{_QUOTE}\s*(?:=>|[:=])\s*"
 _GROUP = re.compile(
-    rf"(?<![\w-])-{{0,2}}(?P<name>{NAME}){_LINK}"
+    # Terraform's `variable "password" {` has no sign between.
+    rf"(?<![\w-])-{{0,2}}(?P<name>{NAME})(?:{_LINK}|['\"]\s+(?=\{{))"
     # `token: Optional[str] = …` is no value yet.
     r"(?![\w.]{1,30}\[[\w., |\[\]]{0,60}\]\s*=)(?=[A-Za-z]{0,20}[\[({])",
     re.I,

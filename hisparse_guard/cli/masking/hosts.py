@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_NAME = r"(?P<host>[A-Za-z][\w.-]*)"
+_NAME = r"(?P<host>[A-Za-z][\w.-]*(?![\w.-]|://))"
 _MARK = r"\\{0,16}['\"]?"
 _TIME = (
     r"(?:[A-Z][a-z]{2} [ \d]\d (?:\d{4} )?[\d:.]{8,15}"
@@ -29,7 +29,8 @@ _FIELD = (
     rf"|(?i:node|instance|server|ip|peer|origin|address){_MARK}=b?{_MARK}"
 )
 _FIELD_NAME = re.compile(
-    r"(?:[\w-]*[_-])?(?:host|node|server|peer)(?:_?-?(?:name|addr(?:ess)?))?|machine|instance", re.I
+    r"(?:[\w.-]*[_.-])?(?:host|node|server|peer)(?:[_.-]?(?:name|addr(?:ess)?))?|machine|instance",
+    re.I,
 )
 NO_HOSTS = frozenset(("localhost", "none", "null", "true", "false", "unknown", "default"))
 HOST_PLACES = tuple(

@@ -32,13 +32,13 @@ _DOMAIN = re.compile(
     re.I,
 )
 # What follows the packages' folder says where in the code, and nothing of the machine.
-_PATH = re.compile(r"(?<![\w:/.<>])(?:~|[A-Za-z]:)?(?:[/\\][\w.@+~%-]+){1,40}[/\\]?")
+_PATH = re.compile(r"(?<![\w:/.<>])(?:~|[A-Za-z]:)?(?:[/\\](?:[\w.@+~%-]|<user>)+){1,40}[/\\]?")
 _PACKAGE = re.compile(r".*/(?:site|dist)-packages/|.*/(?=(?:vllm|flashinfer|torch)/\w)")
 _HOME = re.compile(r"(?:/home|/Users)/([\w.-]+)")
 # What Kubernetes and its parts call their own annotations and groups.
 _PUBLIC = re.compile(r"(?:^|\.)(?:kubernetes|k8s|kserve|ray)\.io$|(?:^|\.)nvidia\.com$", re.I)
 HOST, ADDRESS, PATH, USER = "<host>", "<address>", "<path>", "<user>"
-_TIME = re.compile(r"\d{1,2}:\d\d(?::\d\d)?(?:[.,]\d+)?")
+_TIME = re.compile(r"(?:\d{4}:)?\d{1,2}:\d\d(?::\d\d)?(?:[.,]\d+)?")
 
 
 def _path(found: re.Match[str]) -> str:

@@ -11,6 +11,8 @@ _SIDE = r"\\{0,16}['\"]?"
 _QUOTED = r"b?\"(?:[^\"\\\n]|\\.)*\"|b?'(?:[^'\\\n]|\\.)*'"
 _LINK = rf"(?P<link>{_SIDE}\s*[:=]\s*)"
 # Fields of requests and answers, whose words and numbers are a client's.
+HEADERS = re.compile(r"(?:\w*_)?(?:http_?)?headers", re.I)
+HEADER = re.compile(r"X(?:-[A-Za-z0-9]+)+|User-Agent|Referer|Origin|Forwarded|Via", re.I)
 CLIENT_NAME = re.compile(
     r"(?:\w+_)?prompts?|messages|contents?|completions?|stops?|inputs?|outputs?|(?:\w+_)?token_ids"
     r"|suffix|instructions?|query|queries|documents?|arguments|reasoning(?:_content)?|tool_calls"
@@ -24,8 +26,9 @@ _NUMBERED = (
     r"[ _-]?codes?|otp|pin|pass(?:word|code)|pwd|api[ _-]?key|community|unseal key(?: \d)?)"
 )
 _PEOPLE = (
-    r"(?:\w*[_-])?(?:user(?:[ _-]?name)?|customer|tenant|client[ _-]?id|session|sid|subscription"
-    r"|account|e-?mail|phone|birthday|salt|nonce|login)(?:[ _-]?(?:id|no|number))?"
+    r"(?:chat|org(?:ani[sz]ation)?|workspace|team|guild|project|member)[ _-]?(?:id|no|number)"
+    r"|(?:\w*[_-])?(?:user(?:[ _-]?name)?|customer|tenant|client[ _-]?id|session|sid|subscription"
+    r"|sess|account|e-?mail|phone|birthday|salt|nonce|login)(?:[ _-]?(?:id|no|number))?"
 )
 # A number is often written in groups.
 _GROUPS = r"[+(]?\d(?:[ \t().,/-]{0,2}\d){3,}(?!\w)"
@@ -78,18 +81,35 @@ _PLACES = (
     re.compile(
         r"(?P<name>^[\w.*-]+:(?:\d{2,5}|\*):[\w*-]+:[\w.*-]+)(?P<link>:)(?P<value>[^\s:]+)$"
     ),
+    # What is handed to another program, and to one that logs in.
     re.compile(
-        r"(?P<name>\bcurl\b[^\n]{0,500}?\s(?:-[bdFH]|--(?:cookie|data|form|header)[\w-]*))"
-        rf"(?P<link>[ =]?)(?P<value>{_QUOTED}|[^\s*]\S*)"
+        rf"(?P<name>\b(?:echo|printf)(?:\s+-\w+)*)(?P<link>\s+)(?P<value>{_QUOTED}|[^\s|<>]+)"
+        r"(?=[^|<>\n]{0,200}[|>])"
     ),
+    re.compile(rf"(?P<name><<<|\b\w+ login)(?P<link>\s+)(?P<value>(?!-){_QUOTED}|[^\s-]\S*)"),
+    re.compile(
+        rf"(?P<name>header\s+[\w-]+)(?P<link>\s+)(?P<value>{_QUOTED}|[^\s;]+)(?=\s*;)", re.I
+    ),
+    # An entry of an environment or of headers, by whatever name.
+    re.compile(
+        rf"(?P<name>\b(?:name|key){_SIDE}\s*[:=]\s*{_SIDE}[\w.-]{{1,80}}{_SIDE}\s*,\s*{_SIDE}value)"
+        rf"{_LINK}(?P<value>{_QUOTED}|{_BARE})",
+        re.I,
+    ),
+    re.compile(r"(?P<name>\bkey)(?P<link>\s+(?:is\s+|was\s+)?)(?P<value>(?=\S*[\d-])[\w-]{6,})"),
 )
 # Words spelled letter by letter; numbers of phones, cards, bank accounts, social security; UUIDs.
+_CURL = re.compile(
+    r"(?P<name>\s(?:-[bdFHuUe]|--(?:cookie|data|form|header|user|proxy-user|oauth2)[\w-]*))"
+    rf"(?P<link>[ =]?)(?P<value>{_QUOTED}|[^\s*]\S*)"
+)
 _SHAPES = re.compile(
     r"(?<!\w)(?:[A-Za-z]([ ._-]))(?:[A-Za-z]\1){3,}[A-Za-z](?!\w)"
     r"|(?<![\w.])\d{4}([ -])(?:\d{4}\2){2}\d{4}(?![\w.])"
     r"|(?<![\w.])\d{4}([ -])\d{6}\3\d{5}(?![\w.])"
     r"|(?-i:\b[A-Z]{2}\d\d(?: ?(?=[A-Z]{0,3}\d)[A-Z0-9]{4}){3,7}(?: ?[A-Z0-9]{1,3})?\b)"
     r"|(?<![\w.-])\d{3}-\d{2,3}-\d{4}(?![\w-])|\(\d{3}\) ?\d{3}-\d{4}|(?<!\w)\+\d[\d ()-]{7,}\d"
+    r"|\barn:[\w-]+:[^\s'\",]+"
     r"|\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b",
     re.I,
 )
@@ -106,7 +126,7 @@ def is_personal(name: str) -> bool:
 def mask_places(text: str) -> tuple[str, int]:
     """The text with such values masked, and how many there were."""
     text, total = _SHAPES.subn(MASK, text)
-    for pattern in _PLACES:
+    for pattern in (*_PLACES, _CURL) if "curl" in text else _PLACES:
         text, count = pattern.subn(rf"\g<name>\g<link>{MASK}", text)
         total += count
     return text, total

@@ -140,6 +140,11 @@ def harmless_name(name: str) -> bool:
     return len(name) <= _MOST_NAME and name.isprintable() and known_words(name)
 
 
+def unknown_assignment(name: str, value: str) -> bool:
+    """Whether text assigns to a variable that is of no server, and not one of their own words."""
+    return not _ENVIRONMENT.fullmatch(name) and not all(map(harmless, value.split(",")))
+
+
 def harmless_variable(name: str, value: str) -> bool:
     """Whether an environment variable may be kept: by its name and by its value's shape."""
     return (

@@ -11,7 +11,7 @@ from typing import Any
 from hisparse_guard.cli.masking import policy
 from hisparse_guard.cli.masking.blocks import Blocks, Columns
 from hisparse_guard.cli.masking.masker import Masker
-from hisparse_guard.cli.masking.places import CLIENT_NAME, mask_places
+from hisparse_guard.cli.masking.places import CLIENT_NAME, HEADER, HEADERS, mask_places
 from hisparse_guard.cli.masking.plain import seen
 from hisparse_guard.cli.masking.streams import Prefixes
 from hisparse_guard.cli.masking.text import (
@@ -28,6 +28,7 @@ _QUERY = re.compile(r"(?<=[?&#])([\w.\[\]-]{1,60})=([^\s&\"'<>#\\]+)")
 _OWN_PATHS = re.compile(
     r"/(?:v1(?:/[a-z_]+){0,2}|health|metrics|version|tokenize|detokenize|ping|load)?"
 )
+_VARIABLE = re.compile(r"\b([A-Z][A-Z0-9_]{2,60})=(\\{0,16}['\"]?)([^\s'\"\\;&|)\]}<>]+)")
 _WORD = re.compile(r"[A-Za-z0-9+/=_.~!@#$%^&*-]{10,}")
 # A version with its commit, a symbol of C++ or CUDA, a time, a pointer: no secret, though they look
 # like one.
@@ -137,6 +138,7 @@ class Prose:
         self.count += text.count(MASK)
         self._remember(found)
         text = _QUERY.sub(self._parameter, _URL.sub(self._url, text))
+        text = _VARIABLE.sub(self._variable, text)
         text, count = mask_places(_WORD.sub(self._word, text))
         self.count += count
         if self._vault.names is not None:
@@ -170,6 +172,12 @@ class Prose:
             if policy.looks_random(piece):
                 self._vault.add(piece)
         return f"{found[1]}{host}/{MASK}"
+
+    def _variable(self, found: re.Match[str]) -> str:
+        if MASK in found[3] or not policy.unknown_assignment(found[1], found[3]):
+            return found[0]
+        self.count += 1
+        return f"{found[1]}={found[2]}{MASK}"
 
     def _parameter(self, found: re.Match[str]) -> str:
         self.count += found[2] != MASK
@@ -221,14 +229,23 @@ class Prose:
         self, mapping: dict[str, Any], name: str, value: Any, outer: str
     ) -> tuple[str, Any]:
         shown = self.text(seen(name))
-        sent = self._in_log and CLIENT_NAME.fullmatch(name) and isinstance(value, (str, list, dict))
-        if sent and value:
+        place = name_of_value(mapping, name, outer)
+        unknown = MASK in shown and type(value) in (str, int, float)
+        if value and (unknown or (self._in_log and self._sent(name, value, place, outer))):
             self.count += 1
             return shown, MASK
-        if MASK in shown and type(value) in (int, float):
-            self.count += 1
-            return shown, MASK
-        return shown, self.document(value, name_of_value(mapping, name, outer))
+        return shown, self.document(value, place)
+
+    def _sent(self, name: str, value: Any, place: str, outer: str) -> bool:
+        """Whether a member of a log's record is a client's, or a value beside its own name."""
+        if isinstance(value, str) and (HEADER.fullmatch(name) or HEADERS.fullmatch(outer)):
+            return True
+        if not isinstance(value, (str, list, dict)):
+            return False
+        beside = place not in (name, outer)
+        return bool(CLIENT_NAME.fullmatch(name)) or (
+            beside and not (isinstance(value, str) and policy.harmless(value))
+        )
 
     def _string(self, value: str, key: str) -> str:
         """Text inside JSON is lines too: those of a log's messages go on from one to the next."""

@@ -20,7 +20,7 @@ MASK = "***"
 # A name holds the word, and perhaps what it is for after it (`HF_TOKEN_READ`);
 # `max_num_batched_tokens` holds a number.
 NAME = (
-    r"(?:[\w.-]{0,60}?(?:(?:api|auth|access|private|account|subscription|encryption|signing|master"
+    r"(?:[\w.-]{0,60}?(?:(?:api|auth|access|private|account|subscription|routing|service|integration|session|deploy|registration|activation|encryption|signing|master"
     r"|shared|license|client|unseal)[ _-]?keys?|(?-i:(?<=_)KEY)|secret(?:[ _-]?key)?s?"
     r"|secure[ _-]?string|pass[ _-]?w(?:or)?ds?"
     r"|pass[ _-]?(?:code|phrase)|passwort|kennwort|credentials?|auth(?:orization)?"
@@ -42,7 +42,7 @@ _BACK = r"\\{0,16}"
 # In quotes that are escaped themselves the first of them is the end.
 _ESCAPED = r"\\{1,16}"
 _QUOTED = (
-    r"b?\"(?:[^\"\\\n]|\\.)*\"|b?'(?:[^'\\\n]|\\.)*'"
+    r"\"{3}.*?\"{3}|'{3}.*?'{3}|b?\"(?:[^\"\\\n]|\\.)*\"|b?'(?:[^'\\\n]|\\.)*'"
     rf"|b?{_ESCAPED}\"[^\"\n]*?{_ESCAPED}\"|b?{_ESCAPED}'[^'\n]*?{_ESCAPED}'"
 )
 _GROUP = r"\[[^\]\n]*\]|\([^)\n]*\)|\{[^{}\n]*\}|[A-Za-z]{1,20}\([^)\n]*\)"
@@ -124,7 +124,7 @@ _LOOSE = re.compile(
 )
 # `Password for USER:`, `Enter passphrase for key '…':`
 _PROMPT = re.compile(
-    rf"(?P<name>(?<!\w){NAME})(?P<link>(?:[ \t]+[\w@.'/()-]{{1,60}}){{1,4}}[ \t]*[:=]\s*['\"`]?)"
+    rf"(?P<name>(?<!\w){NAME})(?P<link>(?:[ \t]+[\w@.'/()*-]{{1,60}}){{1,4}}[ \t]*[:=]\s*['\"`]?)"
     r"(?P<value>[^\s'\"`,;*]{3,})",
     re.I,
 )
@@ -136,7 +136,7 @@ _HEADER = re.compile(
 )
 # A bare `key` is often none, and in a text that is to be given away it may be one.
 _KEY = re.compile(
-    r"(?P<name>(?<![\w.-])key)(?P<link>\s*=\s*b?\\{0,16}['\"]?)(?P<value>[^\s'\"\\,;&)\]}]{3,})",
+    r"(?P<name>(?<![\w.-])key)(?P<link>\s*[:=]\s*b?\\{0,16}['\"]?)(?P<value>[^\s'\"\\,;&)\]}]{3,})",
     re.I,
 )
 # The parameters of `Authorization: Digest …`, up to the last.
@@ -236,7 +236,7 @@ def mask_loosely(text: str, found: list[str]) -> str:
     if not hinted(text):
         return text
     text = mask(_HEADER.sub(replace, _SCHEME.sub(replace, text)), found)
-    for pattern in (_PROMPT, _LOOSE, _KEY, _MORE_ITEMS):
+    for pattern in (_LOOSE, _PROMPT, _KEY, _MORE_ITEMS):
         text = pattern.sub(replace, text)
     return text
 

@@ -225,6 +225,43 @@ def test_an_ordinary_word_is_kept_where_it_is_repeated(tmp_path: Path) -> None:
     assert "where it is named, not where it is repeated" in said
 
 
+# Known words in a row, at places that tell what they are.
+ROW = "engine-batch-layer"
+ROWS = {
+    "a variable": f'INFO "FOO={ROW}" export BAR={ROW}',
+    "handed on": f"+ echo {ROW} | sudo -S true\n+ passwd <<< {ROW}\n+ vault login {ROW}",
+    "several options of curl": f"+ curl -d x --user a:{ROW} --proxy-user b:{ROW} -b s={ROW} h",
+    "an entry": f"- {{name: GREETING, value: {ROW}}}",
+    "other keys": f"INFO routing_key: {ROW} key: {ROW}\nusing key {ROW} for x",
+    "a name after a name": f"INFO bad credentials for bob: password '{ROW}' rejected",
+    "ends of lines in quotes": f"send: b'GET / HTTP/1.1\\r\\nX-Tenant: {ROW}\\r\\n'",
+    "Terraform": f'variable "db_password" {{\n  type = string\n  default = "{ROW}"\n}}',
+    "three quotes": f'password = """{ROW}"""',
+    "headers of JSON": f'{{"headers": {{"X-Foo": "{ROW}", "wexlorum": "{ROW}"}}}}',
+    "attributes": '{"attributes": [{"key": "host.name", "value": {"stringValue": "%s"}}]}' % ROW,
+    "an unknown name of JSON": f'{{"wexlorum": "{ROW}"}}',
+    "nginx": f"proxy_set_header X-Key {ROW};",
+    "a session": f"rt=0.1 sess={ROW}",
+    "a passphrase": f"passphrase: {ROW} {ROW}",
+}
+
+
+@pytest.mark.parametrize("place", ROWS)
+def test_known_words_that_their_place_tells(place: str, tmp_path: Path) -> None:
+    (tmp_path / "server.log").write_text(ROWS[place] + "\nINFO an engine-batch-layer\n")
+    shown = archive(tmp_path, server_logs=[tmp_path / "server.log"])["x/server-logs/1.log"]
+    assert "batch" not in "".join(shown.splitlines()[:-1])
+    assert shown.splitlines()[-1].startswith("INFO an ")
+
+
+def test_accounts_and_times(tmp_path: Path) -> None:
+    (tmp_path / "server.log").write_text(
+        "INFO arn:aws:iam::286226659047:role/x chat_id: 413840901\n[03/Dec/2026:08:00:00 +0000] x\n"
+    )
+    shown = archive(tmp_path, server_logs=[tmp_path / "server.log"])["x/server-logs/1.log"]
+    assert "2862" not in shown and "4138" not in shown and "2026:08:00:00" in shown
+
+
 WORD_HOSTS = (
     "Dec  3 08:00:00 layer vllm[12]: x",
     "<34>1 2026-01-01T00:00:00Z layer vllm 12 - - x",
