@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import re2
+
 _NAME = r"(?P<host>[A-Za-z][\w.-]*(?![\w.-]|://))"
 _MARK = r"\\{0,16}['\"]?"
 _TIME = (
@@ -27,6 +29,16 @@ _FIELD = (
     rf"(?i:host_?-?names?|node_?-?(?:name|list)|server_?-?name|master_?-?addr(?:ess)?|host|machine"
     rf"|computer_?name|rdzv[_-]endpoint|headnode){_MARK}\s*[:=]\s*b?{_MARK}"
     rf"|(?i:node|instance|server|ip|peer|origin|address){_MARK}=b?{_MARK}"
+)
+# Any of these, or no place can match: keeps the common line cheap.
+_HINT = re2.compile(
+    rb"(?i)^(?:<\d|[a-z]{3} [ \d]\d |\d{4}-|\[ *\d)|@|nccl"
+    rb"|(?:^|[^\w.-])(?:[a-z][\w.-]*)?(?:[^y\W]|[^p\W]y)['\"=]?:\d\d"
+    rb"|socket \[|connect|resolve|route to|known hosts|assigned|on \(|srun|step|slurm|kubelet|node:"
+    rb"|search |domain |-h |lookup|ping|ssh|telnet|nslookup|dig |--|linux |server: "
+    rb"|^\s*[\da-f.:]{3,}[ \t]+[a-z]"
+    rb"|(?:host|node|server|addr|address|machine|endpoint|instance|ip|peer|origin)"
+    rb"(?:_?-?names?|_?-?list)?[\\'\"]*\s*[:=]"
 )
 _FIELD_NAME = re.compile(
     r"(?:[\w.-]*[_.-])?(?:host|node|server|peer)(?:[_.-]?(?:name|addr(?:ess)?))?|machine|instance",
@@ -56,6 +68,11 @@ HOST_PLACES = tuple(
         rf"(?:\b|_|-)(?:{_FIELD}){_NAME}",
     )
 )
+
+
+def hinted(text: str) -> bool:
+    """False where no place can match."""
+    return bool(_HINT.search(text.encode(errors="replace")))
 
 
 def is_host_field(name: str) -> bool:

@@ -8,7 +8,7 @@ import re
 import socket
 from collections.abc import Iterable
 
-from hisparse_guard.cli.masking.hosts import HOST_PLACES, NO_HOSTS, is_host_field
+from hisparse_guard.cli.masking.hosts import HOST_PLACES, NO_HOSTS, hinted, is_host_field
 from hisparse_guard.cli.masking.policy import is_ordinary_word
 
 _IPV4 = re.compile(
@@ -17,7 +17,7 @@ _IPV4 = re.compile(
     r"|(?<!\d)(?<!\d-)\d{1,3}(?:-\d{1,3}){3}(?![\d-])|(?<!\d)(?:10|172|192)(?:_\d{1,3}){3}(?!\d)"
 )
 _IPV6 = re.compile(
-    r"(?<![\w:.-])(?:0x)?(?=:{0,2}[0-9a-fA-F])(?:[0-9a-fA-F]{0,4}:){2,7}(?:[0-9a-fA-F]{1,4}|(?<=::))(?![\w:.])"
+    r"(?:(?<![\w:.>-])|(?<=[a-z]\d:))(?:0x)?(?=:{0,2}[0-9a-fA-F])(?:[0-9a-fA-F]{0,4}:){2,7}(?:[0-9a-fA-F]{1,4}|(?<=::))(?![\w:.])"
 )
 _MAC = re.compile(
     r"(?<![\w:-])[0-9a-f]{2}([:-])(?:[0-9a-f]{2}\1){4}[0-9a-f]{2}(?![\w:-])"
@@ -89,7 +89,7 @@ class LocalNames:
 
     def learn(self, line: str) -> None:
         """Remembers the names of hosts that a log's line shows by their place."""
-        for pattern in HOST_PLACES:
+        for pattern in HOST_PLACES if hinted(line) else ():
             for found in pattern.finditer(line):
                 name = found["host"]
                 if _LIKE_A_HOST.fullmatch(name) and len(self._names) < _MOST_NAMES:
@@ -101,11 +101,13 @@ class LocalNames:
         return HOST if hidden and not re.search(r"[\s/:]", value) else value
 
     def blank(self, text: str) -> str:
-        for pattern in HOST_PLACES:
+        for pattern in HOST_PLACES if hinted(text) else ():
             text = pattern.sub(_host, text)
         text = _HOME.sub(lambda found: found[0].replace(found[1], USER), text)
-        text = _URL_HOST.sub(lambda found: found[1] + HOST, text)
-        text = _EMAIL.sub(f"{USER}@", text)
+        if "://" in text:
+            text = _URL_HOST.sub(lambda found: found[1] + HOST, text)
+        if "@" in text:
+            text = _EMAIL.sub(f"{USER}@", text)
         text = _IPV4.sub(ADDRESS, _MAC.sub(ADDRESS, text))
         text = _IPV6.sub(_ipv6, text)
         text = _DOMAIN.sub(_domain, text)

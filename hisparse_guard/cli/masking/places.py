@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import re
 
+import re2
+
 from hisparse_guard.cli.masking.text import MASK
 
 _SIDE = r"\\{0,16}['\"]?"
@@ -33,6 +35,17 @@ _PEOPLE = (
 # A number is often written in groups.
 _GROUPS = r"[+(]?\d(?:[ \t().,/-]{0,2}\d){3,}(?!\w)"
 _BARE = r"[^\s,;'\"\\)\]}&|]+"
+_REQUEST = re.compile(
+    r"(?P<name>\b(?:GET|HEAD|POST|PUT|PATCH|DELETE|OPTIONS))(?P<link> )"
+    r"(?P<value>(?!/(?:v1(?:/[a-z_]{1,20}){0,2}|health|metrics|version|ping|load|(?:de)?tokenize)?"
+    r"[\s\"'])/\S*?)(?=[\s\"']|$)"
+)
+# Any of these, or only `_REQUEST` can match: keeps the common line cheap.
+_HINT = re2.compile(
+    rf"(?i)(?:{CLIENT_NAME.pattern}|{_PEOPLE}|x-[\w-]+|user-agent|referer|origin|forwarded|via"
+    rf"|traceparent|baggage)\\*['\"]?\s*[:=,]|phrase|words|mnemonic|(?:{_NUMBERED})[\s:=#'\"]+"
+    r"|\bcv[vc]|^\s*(?:user|host|proxy)|:\w+:\S+:|echo|printf|<<<|login|header|key|curl"
+)
 # In the order in which they are looked for.
 _PLACES = (
     # A list of numbers ends at its bracket; in other lists a client may have put one.
@@ -40,11 +53,6 @@ _PLACES = (
         rf"(?P<name>(?<![\w.]){_SIDE}(?:{CLIENT_NAME.pattern})){_LINK}"
         rf"(?P<value>\[[\d,\s]+\]|(?!\[\]|\{{\}}|\(\))[\[{{(].*|{_QUOTED}|['\"].*)",
         re.I,
-    ),
-    re.compile(
-        r"(?P<name>\b(?:GET|HEAD|POST|PUT|PATCH|DELETE|OPTIONS))(?P<link> )"
-        r"(?P<value>(?!/(?:v1(?:/[a-z_]{1,20}){0,2}|health|metrics|version|ping|load|(?:de)?tokenize)?"
-        r"[\s\"'])/\S*?)(?=[\s\"']|$)"
     ),
     re.compile(
         r"(?P<name>\b(?:X(?:-[A-Za-z0-9]+)+|User-Agent|Referer|Origin|Forwarded|Via|Traceparent"
@@ -126,7 +134,10 @@ def is_personal(name: str) -> bool:
 def mask_places(text: str) -> tuple[str, int]:
     """The text with such values masked, and how many there were."""
     text, total = _SHAPES.subn(MASK, text)
-    for pattern in (*_PLACES, _CURL) if "curl" in text else _PLACES:
+    patterns = [_REQUEST]
+    if _HINT.search(text):
+        patterns += [*_PLACES, _CURL] if "curl" in text else _PLACES
+    for pattern in patterns:
         text, count = pattern.subn(rf"\g<name>\g<link>{MASK}", text)
         total += count
     return text, total

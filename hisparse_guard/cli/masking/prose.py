@@ -137,8 +137,10 @@ class Prose:
         text = _MORE_GROUPS.sub(MASK, text)
         self.count += text.count(MASK)
         self._remember(found)
-        text = _QUERY.sub(self._parameter, _URL.sub(self._url, text))
-        text = _VARIABLE.sub(self._variable, text)
+        if "://" in text:
+            text = _URL.sub(self._url, text)
+        if "=" in text:
+            text = _VARIABLE.sub(self._variable, _QUERY.sub(self._parameter, text))
         text, count = mask_places(_WORD.sub(self._word, text))
         self.count += count
         if self._vault.names is not None:

@@ -59,7 +59,9 @@ class Vault:
         """Remembers a secret, in every form in which it may be written; of an ordinary word only
         its encoded forms: without the word itself a log could not be read."""
         value = _encodable(value.strip())
-        if len(value) < SHORTEST or set(value) <= {"*"}:
+        # What is left of a value that was masked itself: `token=***`.
+        name = value[-1:] in ("=", ":") and is_secret_name(value[:-1])
+        if len(value) < SHORTEST or set(value) <= {"*"} or name:
             return
         for form in self._encoded(value):
             if len(form) >= SHORTEST and not policy.is_ordinary_word(form):

@@ -238,7 +238,7 @@ ROWS = {
     "Terraform": f'variable "db_password" {{\n  type = string\n  default = "{ROW}"\n}}',
     "three quotes": f'password = """{ROW}"""',
     "headers of JSON": f'{{"headers": {{"X-Foo": "{ROW}", "wexlorum": "{ROW}"}}}}',
-    "attributes": '{"attributes": [{"key": "host.name", "value": {"stringValue": "%s"}}]}' % ROW,
+    "attributes": f'{{"attributes": [{{"key": "host.name", "value": {{"s": "{ROW}"}}}}]}}',
     "an unknown name of JSON": f'{{"wexlorum": "{ROW}"}}',
     "nginx": f"proxy_set_header X-Key {ROW};",
     "a session": f"rt=0.1 sess={ROW}",
