@@ -44,7 +44,7 @@ _REQUEST = re.compile(
 _HINT = re2.compile(
     rf"(?i)(?:{CLIENT_NAME.pattern}|{_PEOPLE}|x-[\w-]+|user-agent|referer|origin|forwarded|via"
     rf"|traceparent|baggage)\\*['\"]?\s*[:=,]|phrase|words|mnemonic|(?:{_NUMBERED})[\s:=#'\"]+"
-    r"|\bcv[vc]|^\s*(?:user|host|proxy)|:\w+:\S+:|echo|printf|<<<|login|header|key|curl"
+    r"|\bcv[vc]|^\s*(?:user|host|proxy)|:\w+:\S+:|echo|printf|<<<|login|header|key|value|curl"
 )
 # In the order in which they are looked for.
 _PLACES = (
