@@ -18,7 +18,7 @@ _GROUP = re.compile(
 )
 # `password:`, `token: |`, `--api-key \`.
 _AT_END = re.compile(
-    rf"(?<![\w-])-{{0,2}}(?P<name>{NAME})(?:{_LINK}(?:[|>][+-]?\d*)?|\s*\\)\s*$", re.I
+    rf"(?<![\w-])-{{0,2}}(?P<name>{NAME}|tokens)(?:{_LINK}(?:[|>][+-]?\d*|\\)?|\s*\\)\s*$", re.I
 )
 _ALONE = re.compile(rf"[\s'\"-]*(?P<name>{NAME})['\"]?,?\s*", re.I)
 _NAMED = re.compile(
@@ -105,7 +105,7 @@ class Blocks:
                 self._open = None
             found.append(body[:end])
             return f"{blank}{MASK}{body[end:]}"
-        words = body.split()
+        words = body.rstrip(" \\").split()
         belongs = (
             indent > value.indent
             or (first and len(words) == 1)
@@ -158,7 +158,11 @@ class Blocks:
         at_end = _AT_END.search(body)
         alone = _ALONE.fullmatch(body)
         begun = at_end or alone or _FORM.search(body)
-        if self._open is None and begun and is_secret_name(begun["name"]):
+        if (
+            self._open is None
+            and begun
+            and (is_secret_name(begun["name"]) or begun["name"].lower() == "tokens")
+        ):
             self._open = _Open(record, _indent(body, "- "), one_line=at_end is None)
         return body
 

@@ -26,8 +26,8 @@ _AFTER = (
 )
 # Fields that hold one, and others that may, where an equals sign says that they are fields.
 _FIELD = (
-    rf"(?i:host_?-?names?|node_?-?(?:name|list)|server_?-?name|master_?-?addr(?:ess)?|host|machine"
-    rf"|computer_?name|rdzv[_-]endpoint|headnode){_MARK}\s*[:=]\s*b?{_MARK}"
+    rf"(?i:host_?-?names?|hosts|node_?-?(?:name|list)|server_?-?name|master_?-?addr(?:ess)?|host|machine"
+    rf"|computer_?name|rdzv[_-]endpoint|headnode){_MARK}\s*[:=]\s*\[?b?{_MARK}"
     rf"|(?i:node|instance|server|ip|peer|origin|address){_MARK}=b?{_MARK}"
 )
 # Any of these, or no place can match: keeps the common line cheap.
@@ -35,13 +35,13 @@ _HINT = re2.compile(
     rb"(?i)^(?:<\d|[a-z]{3} [ \d]\d |\d{4}-|\[ *\d)|@|nccl"
     rb"|(?:^|[^\w.-])(?:[a-z][\w.-]*)?(?:[^y\W]|[^p\W]y)['\"=]?:\d\d"
     rb"|socket \[|connect|resolve|route to|known hosts|assigned|on \(|srun|step|slurm|kubelet|node:"
-    rb"|search |domain |-h |lookup|ping|ssh|telnet|nslookup|dig |--|linux |server: "
+    rb"|search |domain |-h |lookup|ping|ssh|telnet|nslookup|dig |--|linux |node |server: "
     rb"|^\s*[\da-f.:]{3,}[ \t]+[a-z]"
     rb"|(?:host|node|server|addr|address|machine|endpoint|instance|ip|peer|origin)"
-    rb"(?:_?-?names?|_?-?list)?[\\'\"]*\s*[:=]"
+    rb"(?:_?-?names?|_?-?list|s)?[\\'\"]*\s*[:=]"
 )
 _FIELD_NAME = re.compile(
-    r"(?:[\w.-]*[_.-])?(?:host|node|server|peer)(?:[_.-]?(?:name|addr(?:ess)?))?|machine|instance",
+    r"(?:[\w.-]*[_.-])?(?:host|node|server|peer)(?:[_.-]?(?:names?|s|addr(?:ess)?))?|machine|instance",
     re.I,
 )
 NO_HOSTS = frozenset(("localhost", "none", "null", "true", "false", "unknown", "default"))
@@ -64,6 +64,7 @@ HOST_PLACES = tuple(
         r"^\s*(?:(?:\d{1,3}\.){3}\d{1,3}|[0-9a-f:]*::[0-9a-f:]*)[ \t]+"
         r"(?P<host>[A-Za-z][\w.-]*(?:[ \t]+[A-Za-z][\w.-]*)*)$",
         r"\bserver: (?P<host>[A-Za-z][\w.-]*)(?=, request)",
+        r"\bnode (?P<host>(?=[A-Za-z]+[\d-])[\w.-]+)",
         rf"\bLinux {_NAME} (?=\d+\.\d+)",
         rf"(?:\b|_|-)(?:{_FIELD}){_NAME}",
     )

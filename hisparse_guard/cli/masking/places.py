@@ -24,7 +24,8 @@ CLIENT_NAME = re.compile(
 # A number of a person or of an account, a code that is sent to one.
 _NUMBERED = (
     r"(?:(?:card|phone|mobile|passport|customer|account|tax|iban|ssn)(?:[ _-]?(?:id|no\.?|number))?"
-    r"|date of birth|dob|(?:verification|security|pin|otp|[2m]fa|recovery|backup|one[ -]time)"
+    r"|date of birth|dob|(?:verification|security|your|unlock|access|login|confirmation|pin|otp"
+    r"|[2m]fa|recovery|backup|one[ -]time)"
     r"[ _-]?codes?|otp|pin|pass(?:word|code)|pwd|api[ _-]?key|community|unseal key(?: \d)?)"
 )
 _PEOPLE = (
@@ -42,9 +43,9 @@ _REQUEST = re.compile(
 )
 # Any of these, or only `_REQUEST` can match: keeps the common line cheap.
 _HINT = re2.compile(
-    rf"(?i)(?:{CLIENT_NAME.pattern}|{_PEOPLE}|x-[\w-]+|user-agent|referer|origin|forwarded|via"
-    rf"|traceparent|baggage)\\*['\"]?\s*[:=,]|phrase|words|mnemonic|(?:{_NUMBERED})[\s:=#'\"]+"
-    r"|\bcv[vc]|^\s*(?:user|host|proxy)|:\w+:\S+:|echo|printf|<<<|login|header|key|value|curl"
+    rf"(?i)(?:{_PEOPLE})\s|(?:{CLIENT_NAME.pattern}|{_PEOPLE}|x-[\w-]+|user-agent|referer|origin|forwarded|via"
+    rf"|traceparent|baggage|code|state)\\*['\"]?\s*[:=,]|phrase|words|mnemonic|(?:{_NUMBERED})[\s:=#'\"]+"
+    r"|\bcv[vc]|^\s*(?:-|user|host|proxy)|:\w+:\S+:|echo|printf|<<<|login|header|licen|key|value|curl"
 )
 # In the order in which they are looked for.
 _PLACES = (
@@ -104,7 +105,15 @@ _PLACES = (
         rf"{_LINK}(?P<value>{_QUOTED}|{_BARE})",
         re.I,
     ),
-    re.compile(r"(?P<name>\bkey)(?P<link>\s+(?:is\s+|was\s+)?)(?P<value>(?=\S*[\d-])[\w-]{6,})"),
+    re.compile(r"(?P<name>\b(?:code|state))(?P<link>=)(?P<value>[^\s&]+)(?=&)"),
+    re.compile(
+        rf"(?P<name>\b{_PEOPLE})(?P<link>\s+)(?P<value>'[^'\n]+'|(?=\w+-)[\w-]{{6,}})", re.I
+    ),
+    # A command that goes on from the line before.
+    re.compile(rf"(?P<name>^\s*-[udbHU])(?P<link>\s+)(?P<value>{_QUOTED}|[^\s*]\S*)"),
+    re.compile(
+        r"(?P<name>\b(?:key|licen[sc]e))(?P<link>\s+(?:is\s+|was\s+)?)(?P<value>(?=\S*[\d-])[\w-]{6,})"
+    ),
 )
 # Words spelled letter by letter; numbers of phones, cards, bank accounts, social security; UUIDs.
 _CURL = re.compile(

@@ -52,8 +52,8 @@ _UNDER_MASK = re.compile(
     r"\*\*\*(\\*['\"]?\s*(?:=>|:=|=)\s*\\*['\"]?|\\*['\"]?:\s*\\*['\"]?(?=\d)|['\"]:\s*['\"])"
     r"(?!\*\*\*)[^\s,;'\"\\()\[\]{}]+"
 )
-# A number in groups, of which the first was masked.
-_MORE_GROUPS = re.compile(r"\*\*\*(?:[ \t./()-]{1,2}\d{1,5}(?![\w:%]|\.\d))+")
+# A number in groups, of which the first was masked, and a list.
+_MORE_GROUPS = re.compile(r"\*\*\*(?:[ \t./()-]{1,2}\d{1,5}(?![\w:%]|\.\d)|,\s*(?=\w+-)[\w-]{6,})+")
 _SIDE_BY_SIDE = re.compile(r"\*\*\*(?:[^\w\s'\",:=|(){}\[\]<>]?\*\*\*)+")
 _BEGIN, _END = re.compile(r"-----BEGIN [A-Z0-9 ]*-----"), re.compile(r"-----END [A-Z0-9 ]*-----")
 

@@ -20,21 +20,21 @@ MASK = "***"
 # A name holds the word, and perhaps what it is for after it (`HF_TOKEN_READ`);
 # `max_num_batched_tokens` holds a number.
 NAME = (
-    r"(?:[\w.-]{0,60}?(?:(?:api|auth|access|private|account|subscription|routing|service|integration|session|deploy|registration|activation|encryption|signing|master"
-    r"|shared|license|client|unseal)[ _-]?keys?|(?-i:(?<=_)KEY)|secret(?:[ _-]?key)?s?"
+    r"(?:[\w.-]{0,60}?(?:(?:api|auth|access|private|account|subscription|routing|service|integration|session|ssh|deploy|registration|activation|encryption|signing|master"
+    r"|shared|license|client|unseal)[ _.-]?keys?|(?-i:(?<=_)KEY)|secret(?:[ _-]?key)?s?"
     r"|secure[ _-]?string|pass[ _-]?w(?:or)?ds?"
     r"|pass[ _-]?(?:code|phrase)|passwort|kennwort|credentials?|auth(?:orization)?"
     r"|bearer|(?<!s)token|(?-i:(?<=s)Token)|(?:api|auth|access|bearer|hf|refresh|secret)[_-]?tokens"
     r"|cookie|signature|conn(?:ection)?[_-]?str(?:ing)?|webhook|stringData|env[_-]vars"
     r"|(?<![A-Za-z])(?:pass|(?:root)?pw|pwd|psk|sig|dsn|pat|creds?|jwt|otp|pin(?:[ _-]?code)?)"
-    r"|(?-i:(?<=[a-z])(?:Pass|Pw|Pwd|Sig|Dsn|Pat|Creds?|Jwt|Otp)(?![a-z])))(?:[_-][A-Za-z0-9]+){0,3})"
+    r"|(?-i:(?<=[a-z])(?:Pass|Pw|Pwd|Sig|Dsn|Pat|Creds?|Jwt|Otp)(?![a-z])))(?:[_-][A-Za-z0-9]+|(?-i:[A-Z][a-z0-9]+)){0,3})"
 )
 # Special tokens of a tokenizer are named `…_token` too, and are no secrets; nor are numbers and
 # ids of tokens, vLLM's compiler passes, and names of Kubernetes secrets.
 _NOT_SECRET = re.compile(
     r"(?:eos|bos|pad|unk|sep|cls|mask|stop|image|video|audio|special|per|next|think)[_-]?token$"
-    r"|token[_-](?:ids?|count|budget|limit|num|num\w*|per|throughput|type|mask|indices|positions)"
-    r"|pin[_-]mem|pass[_-](?:config|manager|key|through)|tokenizer|token[_-]?ize",
+    r"|token[_-]?(?:ids?|count|budget|limit|num|num\w*|per|throughput|type|mask|indices|positions)"
+    r"|pin[_-]?mem|pass[_-]?(?:config|manager|through)|pass[_-]key|tokenizer|token[_-]?ize",
     re.I,
 )
 
@@ -116,8 +116,8 @@ _HINT = re2.compile(
 PARTS = re.compile(r"[^\s,'\"\\\[\](){}*]{6,}")
 # Everything that follows a secret name, in a text that is to be given away.
 _LOOSE = re.compile(
-    rf"(?P<name>(?<!\w){NAME})"
-    r"(?P<link>(?:[\s'\"`\\:=!,>()\[\]{}|-]|\.{2,}(?!\.)|(?<!\*)\*\*(?!\*)|\bb(?=\\{0,16}['\"])"
+    rf"(?P<name>(?<!\w){NAME}(?: (?:token|key|secret|password|number|code|id|string)\b)?)"
+    r"(?P<link>(?:[\s'\"`\\:=!,<>()\[\]{}|-]|\.{2,}(?!\.)|(?<!\*)\*\*(?!\*)|\bb(?=\\{0,16}['\"])"
     r"|\b(?:is|was|to|provided|given|set(?: by environment to)?)\b){1,24})"
     r"(?P<value>[^\s'\"\\,;()\[\]{}<>&%=:*]{3,})",
     re.I,

@@ -242,6 +242,12 @@ ROWS = {
     "an unknown name of JSON": f'{{"wexlorum": "{ROW}"}}',
     "nginx": f"proxy_set_header X-Key {ROW};",
     "a session": f"rt=0.1 sess={ROW}",
+    "lists": f"INFO loaded api keys: {ROW}, {ROW}\ncredentials (bob, {ROW})\ntokens:\n- {ROW}",
+    "signs": f"INFO password<{ROW}> bearer token {ROW} ssh_key={ROW} api.key={ROW}",
+    "names of several words": f"INFO tokenValue={ROW} webhookUrl={ROW} apiKeyProd={ROW}",
+    "people": f"INFO session id {ROW} from user '{ROW}' license {ROW} code={ROW}&state={ROW}",
+    "goes on": f"export HF_TOKEN=\\\n{ROW}\nvllm x \\\n --api-key \\\n {ROW} \\\n  -u a:{ROW}",
+    "hosts": f'INFO "hosts": ["{ROW}"] node {ROW} died',
     "a passphrase": f"passphrase: {ROW} {ROW}",
 }
 
@@ -305,6 +311,8 @@ def test_a_host_of_one_word_is_masked_at_its_place(line: str, tmp_path: Path) ->
     [
         "PIN: 4 7 11",
         "PIN 47 11",
+        "PIN number 47117",
+        "your code: 47117",
         "phone 5551 2347 11",
         "phone: 123 456 711",
         "password is 123 456 711",
