@@ -85,7 +85,7 @@ class Contents:
         for name, masked in self.files.items():
             text, count = self.vault.blank(masked.text)
             if self.vault.names is not None:
-                text = self.vault.names.blank(text)
+                text = "\n".join(map(self.vault.names.blank, text.split("\n")))
             self.files[name] = Masked(text, masked.count + count)
 
     def scan(self) -> list[tuple[str, int, str, str]]:
