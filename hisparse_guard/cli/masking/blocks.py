@@ -10,14 +10,15 @@ from hisparse_guard.cli.masking.text import MASK, NAME, hinted, is_secret_name
 _QUOTE = r"\\{0,16}['\"]?"
 _LINK = rf"{_QUOTE}\s*(?:=>|[:=])\s*"
 _GROUP = re.compile(
-    rf"(?<![\w-])-{{0,2}}(?P<name>{NAME}){_LINK}"
+    # Terraform's `variable "password" {` has no sign between.
+    rf"(?<![\w-])-{{0,2}}(?P<name>{NAME})(?:{_LINK}|['\"]\s+(?=\{{))"
     # `token: Optional[str] = …` is no value yet.
     r"(?![\w.]{1,30}\[[\w., |\[\]]{0,60}\]\s*=)(?=[A-Za-z]{0,20}[\[({])",
     re.I,
 )
 # `password:`, `token: |`, `--api-key \`.
 _AT_END = re.compile(
-    rf"(?<![\w-])-{{0,2}}(?P<name>{NAME})(?:{_LINK}(?:[|>][+-]?\d*)?|\s*\\)\s*$", re.I
+    rf"(?<![\w-])-{{0,2}}(?P<name>{NAME}|tokens)(?:{_LINK}(?:[|>][+-]?\d*|\\)?|\s*\\)\s*$", re.I
 )
 _ALONE = re.compile(rf"[\s'\"-]*(?P<name>{NAME})['\"]?,?\s*", re.I)
 _NAMED = re.compile(
@@ -104,7 +105,7 @@ class Blocks:
                 self._open = None
             found.append(body[:end])
             return f"{blank}{MASK}{body[end:]}"
-        words = body.split()
+        words = body.rstrip(" \\").split()
         belongs = (
             indent > value.indent
             or (first and len(words) == 1)
@@ -143,8 +144,9 @@ class Blocks:
     def _begun(self, body: str, record: str, found: list[str]) -> str:
         """Notes where a value is to come on the next line."""
         value = _VALUE.fullmatch(body)
-        if self._named and value:
-            body = self._value(value, record, found)
+        if value:
+            # Masked in any case: its name may stand on a line after it.
+            body = self._value(value, record, found if self._named else [])
         named = _NAMED.search(body)
         if named and is_secret_name(named["name"]):
             self._named = True
@@ -156,7 +158,11 @@ class Blocks:
         at_end = _AT_END.search(body)
         alone = _ALONE.fullmatch(body)
         begun = at_end or alone or _FORM.search(body)
-        if self._open is None and begun and is_secret_name(begun["name"]):
+        if (
+            self._open is None
+            and begun
+            and (is_secret_name(begun["name"]) or begun["name"].lower() == "tokens")
+        ):
             self._open = _Open(record, _indent(body, "- "), one_line=at_end is None)
         return body
 

@@ -8,13 +8,16 @@ import re
 import socket
 from collections.abc import Iterable
 
+from hisparse_guard.cli.masking.hosts import HOST_PLACES, NO_HOSTS, hinted, is_host_field
+from hisparse_guard.cli.masking.policy import is_ordinary_word
+
 _IPV4 = re.compile(
     r"(?<![A-Za-z0-9.])(?:\d{1,3}\.){3}\d{1,3}(?![A-Za-z0-9]|\.[A-Za-z0-9])"
     # As parts of names: `ip-10-1-2-3`, `node_10_1_2_3`.
     r"|(?<!\d)(?<!\d-)\d{1,3}(?:-\d{1,3}){3}(?![\d-])|(?<!\d)(?:10|172|192)(?:_\d{1,3}){3}(?!\d)"
 )
 _IPV6 = re.compile(
-    r"(?<![\w:.-])(?:0x)?(?=:{0,2}[0-9a-fA-F])(?:[0-9a-fA-F]{0,4}:){2,7}(?:[0-9a-fA-F]{1,4}|(?<=::))(?![\w:.])"
+    r"(?:(?<![\w:.>-])|(?<=[a-z]\d:))(?:0x)?(?=:{0,2}[0-9a-fA-F])(?:[0-9a-fA-F]{0,4}:){2,7}(?:[0-9a-fA-F]{1,4}|(?<=::))(?![\w:.])"
 )
 _MAC = re.compile(
     r"(?<![\w:-])[0-9a-f]{2}([:-])(?:[0-9a-f]{2}\1){4}[0-9a-f]{2}(?![\w:-])"
@@ -29,13 +32,13 @@ _DOMAIN = re.compile(
     re.I,
 )
 # What follows the packages' folder says where in the code, and nothing of the machine.
-_PATH = re.compile(r"(?<![\w:/.<>])(?:~|[A-Za-z]:)?(?:[/\\][\w.@+~%-]+){1,40}[/\\]?")
+_PATH = re.compile(r"(?<![\w:/.<>])(?:~|[A-Za-z]:)?(?:[/\\](?:[\w.@+~%-]|<user>)+){1,40}[/\\]?")
 _PACKAGE = re.compile(r".*/(?:site|dist)-packages/|.*/(?=(?:vllm|flashinfer|torch)/\w)")
 _HOME = re.compile(r"(?:/home|/Users)/([\w.-]+)")
 # What Kubernetes and its parts call their own annotations and groups.
 _PUBLIC = re.compile(r"(?:^|\.)(?:kubernetes|k8s|kserve|ray)\.io$|(?:^|\.)nvidia\.com$", re.I)
 HOST, ADDRESS, PATH, USER = "<host>", "<address>", "<path>", "<user>"
-_TIME = re.compile(r"\d{1,2}:\d\d(?::\d\d)?(?:[.,]\d+)?")
+_TIME = re.compile(r"(?:\d{4}:)?\d{1,2}:\d\d(?::\d\d)?(?:[.,]\d+)?")
 
 
 def _path(found: re.Match[str]) -> str:
@@ -52,33 +55,26 @@ def _domain(found: re.Match[str]) -> str:
     return found[0] if _PUBLIC.search(found[0]) else HOST
 
 
+def _host(found: re.Match[str]) -> str:
+    before, after = found.span("host")
+    start = found.start()
+    if found["host"].lower() in NO_HOSTS:
+        return found[0]
+    return found[0][: before - start] + HOST + found[0][after - start :]
+
+
 def _ipv6(found: re.Match[str]) -> str:
     return found[0] if _TIME.fullmatch(found[0]) else ADDRESS
 
 
-# Where other programs write a host's name: syslog, NCCL, MPI, PyTorch, Slurm, and in fields.
-_HOST_PLACES = (
-    re.compile(
-        r"^(?:[A-Z][a-z]{2} [ \d]\d [\d:]{8}|\d{4}-\d\d-\d\dT\S+) ([\w.-]+)"
-        r" [\w./()-]+(?:\[\d+\])?: "
-    ),
-    re.compile(r"^([\w.-]+):\d+:\d+ \[\d+\] NCCL"),
-    re.compile(r"^\[([\w-]+):\d{3,}\] "),
-    # A shell's prompt.
-    re.compile(r"@([\w.-]+):[~/]"),
-    re.compile(r"\bsocket \[([\w.-]+)\]:\d"),
-    re.compile(r"(?<![\w./@:-])([a-z][a-z0-9]*(?:-[a-z0-9]+)+):\d{4,5}(?!\d)"),
-    re.compile(
-        r"(?:\b|_)(?:host|node|server)_?(?:name|list)?['\"]?\s*[:=]\s*['\"]?([A-Za-z][\w.-]*)", re.I
-    ),
-)
-# A word alone is as likely an ordinary one.
+# A word alone is as likely an ordinary one elsewhere.
 _LIKE_A_HOST = re.compile(r"(?=.*[\d-])[\w.-]{4,}")
 _MOST_NAMES = 200
 
 
 class LocalNames:
-    """Names of this machine, its user and given hosts, blanked wherever they stand."""
+    """Names of this machine, its user and given hosts, blanked wherever they stand; those that are
+    ordinary words only where their place tells what they are."""
 
     def __init__(self, hosts: Iterable[str]) -> None:
         names = dict.fromkeys(hosts, HOST)
@@ -86,20 +82,32 @@ class LocalNames:
         with contextlib.suppress(OSError, KeyError, ImportError):
             names[getpass.getuser()] = USER
         self._names = {
-            name: mask for name, mask in names.items() if len(name) >= 3 and name != "root"
+            name: mask
+            for name, mask in names.items()
+            if len(name) >= 3 and name != "root" and not is_ordinary_word(name)
         }
 
     def learn(self, line: str) -> None:
         """Remembers the names of hosts that a log's line shows by their place."""
-        for pattern in _HOST_PLACES:
-            for name in pattern.findall(line):
+        for pattern in HOST_PLACES if hinted(line) else ():
+            for found in pattern.finditer(line):
+                name = found["host"]
                 if _LIKE_A_HOST.fullmatch(name) and len(self._names) < _MOST_NAMES:
                     self._names[name] = HOST
 
+    def field(self, name: str, value: str) -> str:
+        """A string of a JSON document, without the name of a host that its field says it is."""
+        hidden = is_host_field(name) and value and value.lower() not in NO_HOSTS
+        return HOST if hidden and not re.search(r"[\s/:]", value) else value
+
     def blank(self, text: str) -> str:
+        for pattern in HOST_PLACES if hinted(text) else ():
+            text = pattern.sub(_host, text)
         text = _HOME.sub(lambda found: found[0].replace(found[1], USER), text)
-        text = _URL_HOST.sub(lambda found: found[1] + HOST, text)
-        text = _EMAIL.sub(f"{USER}@", text)
+        if "://" in text:
+            text = _URL_HOST.sub(lambda found: found[1] + HOST, text)
+        if "@" in text:
+            text = _EMAIL.sub(f"{USER}@", text)
         text = _IPV4.sub(ADDRESS, _MAC.sub(ADDRESS, text))
         text = _IPV6.sub(_ipv6, text)
         text = _DOMAIN.sub(_domain, text)

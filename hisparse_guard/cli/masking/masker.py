@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hisparse_guard.cli.masking import policy
-from hisparse_guard.cli.masking.places import is_personal
+from hisparse_guard.cli.masking.places import HEADER, HEADERS, is_personal
 from hisparse_guard.cli.masking.text import MASK, is_secret_name, name_of_value
 from hisparse_guard.cli.masking.vault import Vault
 
@@ -100,7 +100,12 @@ class Masker:
                 found[shown] = self.document(one, place, depth + 1)
             elif inside or is_secret_name(text):
                 found[shown] = self.hide(one, secret=True)
-            elif shown == MASK or is_personal(text):
+            elif (
+                shown == MASK
+                or is_personal(text)
+                or HEADER.fullmatch(text)
+                or HEADERS.fullmatch(key)
+            ):
                 # A number, too, may be an account's or a phone's.
                 found[shown] = self.hide(one)
             else:

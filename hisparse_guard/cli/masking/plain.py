@@ -21,6 +21,8 @@ _NUMBERED = re.compile(
     r"|&(?P<word>quot|apos|amp|lt|gt);",
     re.I,
 )
+# Ends of lines in a text that is quoted: what follows is a word of its own.
+_ESCAPED_END = re.compile(r"\\{1,16}r\\{1,16}n|\\{1,16}[nrt](?=[A-Z]|[a-z]+[:=])")
 _WORDS = {"quot": '"', "apos": "'", "amp": "&", "lt": "<", "gt": ">"}
 # Signs that look like others: full-width ones, table borders, arrows, blanks, quotes.
 _ALIKE = str.maketrans(
@@ -45,6 +47,8 @@ def seen(line: str) -> str:
 
 def spelled(text: str) -> str:
     """`text` with characters in place of their numbers (``%40``, ``\\x40``, ``&#64;``)."""
+    if "\\" in text:
+        text = _ESCAPED_END.sub(" ", text)
     return _NUMBERED.sub(_character, text) if "%" in text or "\\" in text or "&" in text else text
 
 

@@ -121,6 +121,11 @@ def _known_run(run: str) -> bool:
     )
 
 
+def is_ordinary_word(text: str) -> bool:
+    """Whether it is one word that servers use for themselves, without a digit."""
+    return text.isalpha() and text.lower() in _vocabulary()
+
+
 def known_words(text: str, also: frozenset[str] = frozenset()) -> bool:
     """Whether each word and number of it is one that servers use for themselves.
 
@@ -133,6 +138,11 @@ def known_words(text: str, also: frozenset[str] = frozenset()) -> bool:
 def harmless_name(name: str) -> bool:
     """Whether a key, or what stands where names stand, is made of known words."""
     return len(name) <= _MOST_NAME and name.isprintable() and known_words(name)
+
+
+def unknown_assignment(name: str, value: str) -> bool:
+    """Whether text assigns to a variable that is of no server, and not one of their own words."""
+    return not _ENVIRONMENT.fullmatch(name) and not all(map(harmless, value.split(",")))
 
 
 def harmless_variable(name: str, value: str) -> bool:

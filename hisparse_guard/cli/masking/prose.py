@@ -11,7 +11,7 @@ from typing import Any
 from hisparse_guard.cli.masking import policy
 from hisparse_guard.cli.masking.blocks import Blocks, Columns
 from hisparse_guard.cli.masking.masker import Masker
-from hisparse_guard.cli.masking.places import CLIENT_NAME, mask_places
+from hisparse_guard.cli.masking.places import CLIENT_NAME, HEADER, HEADERS, mask_places
 from hisparse_guard.cli.masking.plain import seen
 from hisparse_guard.cli.masking.streams import Prefixes
 from hisparse_guard.cli.masking.text import (
@@ -28,6 +28,7 @@ _QUERY = re.compile(r"(?<=[?&#])([\w.\[\]-]{1,60})=([^\s&\"'<>#\\]+)")
 _OWN_PATHS = re.compile(
     r"/(?:v1(?:/[a-z_]+){0,2}|health|metrics|version|tokenize|detokenize|ping|load)?"
 )
+_VARIABLE = re.compile(r"\b([A-Z][A-Z0-9_]{2,60})=(\\{0,16}['\"]?)([^\s'\"\\;&|)\]}<>]+)")
 _WORD = re.compile(r"[A-Za-z0-9+/=_.~!@#$%^&*-]{10,}")
 # A version with its commit, a symbol of C++ or CUDA, a time, a pointer: no secret, though they look
 # like one.
@@ -51,6 +52,8 @@ _UNDER_MASK = re.compile(
     r"\*\*\*(\\*['\"]?\s*(?:=>|:=|=)\s*\\*['\"]?|\\*['\"]?:\s*\\*['\"]?(?=\d)|['\"]:\s*['\"])"
     r"(?!\*\*\*)[^\s,;'\"\\()\[\]{}]+"
 )
+# A number in groups, of which the first was masked, and a list.
+_MORE_GROUPS = re.compile(r"\*\*\*(?:[ \t./()-]{1,2}\d{1,5}(?![\w:%]|\.\d)|,\s*(?=\w+-)[\w-]{6,})+")
 _SIDE_BY_SIDE = re.compile(r"\*\*\*(?:[^\w\s'\",:=|(){}\[\]<>]?\*\*\*)+")
 _BEGIN, _END = re.compile(r"-----BEGIN [A-Z0-9 ]*-----"), re.compile(r"-----END [A-Z0-9 ]*-----")
 
@@ -131,9 +134,13 @@ class Prose:
     def text(self, text: str) -> str:
         found: list[str] = []
         text = mask_loosely(text, found)
+        text = _MORE_GROUPS.sub(MASK, text)
         self.count += text.count(MASK)
         self._remember(found)
-        text = _QUERY.sub(self._parameter, _URL.sub(self._url, text))
+        if "://" in text:
+            text = _URL.sub(self._url, text)
+        if "=" in text:
+            text = _VARIABLE.sub(self._variable, _QUERY.sub(self._parameter, text))
         text, count = mask_places(_WORD.sub(self._word, text))
         self.count += count
         if self._vault.names is not None:
@@ -168,6 +175,12 @@ class Prose:
                 self._vault.add(piece)
         return f"{found[1]}{host}/{MASK}"
 
+    def _variable(self, found: re.Match[str]) -> str:
+        if MASK in found[3] or not policy.unknown_assignment(found[1], found[3]):
+            return found[0]
+        self.count += 1
+        return f"{found[1]}={found[2]}{MASK}"
+
     def _parameter(self, found: re.Match[str]) -> str:
         self.count += found[2] != MASK
         return f"{found[1]}={MASK}"
@@ -193,7 +206,8 @@ class Prose:
             self._vault.add(str(value))
             return MASK
         if isinstance(value, str):
-            return self._string(value, key)
+            named = self._vault.names.field(key, value) if self._vault.names else value
+            return self._string(named, key)
         if isinstance(value, list):
             if len(value) == 2 and isinstance(value[0], str) and is_secret_name(value[0]):
                 return [value[0], self.document(value[1], value[0])]
@@ -217,14 +231,23 @@ class Prose:
         self, mapping: dict[str, Any], name: str, value: Any, outer: str
     ) -> tuple[str, Any]:
         shown = self.text(seen(name))
-        sent = self._in_log and CLIENT_NAME.fullmatch(name) and isinstance(value, (str, list, dict))
-        if sent and value:
+        place = name_of_value(mapping, name, outer)
+        unknown = MASK in shown and type(value) in (str, int, float)
+        if value and (unknown or (self._in_log and self._sent(name, value, place, outer))):
             self.count += 1
             return shown, MASK
-        if MASK in shown and type(value) in (int, float):
-            self.count += 1
-            return shown, MASK
-        return shown, self.document(value, name_of_value(mapping, name, outer))
+        return shown, self.document(value, place)
+
+    def _sent(self, name: str, value: Any, place: str, outer: str) -> bool:
+        """Whether a member of a log's record is a client's, or a value beside its own name."""
+        if isinstance(value, str) and (HEADER.fullmatch(name) or HEADERS.fullmatch(outer)):
+            return True
+        if not isinstance(value, (str, list, dict)):
+            return False
+        beside = place not in (name, outer)
+        return bool(CLIENT_NAME.fullmatch(name)) or (
+            beside and not (isinstance(value, str) and policy.harmless(value))
+        )
 
     def _string(self, value: str, key: str) -> str:
         """Text inside JSON is lines too: those of a log's messages go on from one to the next."""

@@ -20,21 +20,21 @@ MASK = "***"
 # A name holds the word, and perhaps what it is for after it (`HF_TOKEN_READ`);
 # `max_num_batched_tokens` holds a number.
 NAME = (
-    r"(?:[\w.-]{0,60}?(?:(?:api|auth|access|private|account|subscription|encryption|signing|master"
-    r"|shared|license|client|unseal)[ _-]?keys?|(?-i:(?<=_)KEY)|secret(?:[ _-]?key)?s?"
+    r"(?:[\w.-]{0,60}?(?:(?:api|auth|access|private|account|subscription|routing|service|integration|session|ssh|deploy|registration|activation|encryption|signing|master"
+    r"|shared|license|client|unseal)[ _.-]?keys?|(?-i:(?<=_)KEY)|secret(?:[ _-]?key)?s?"
     r"|secure[ _-]?string|pass[ _-]?w(?:or)?ds?"
     r"|pass[ _-]?(?:code|phrase)|passwort|kennwort|credentials?|auth(?:orization)?"
     r"|bearer|(?<!s)token|(?-i:(?<=s)Token)|(?:api|auth|access|bearer|hf|refresh|secret)[_-]?tokens"
     r"|cookie|signature|conn(?:ection)?[_-]?str(?:ing)?|webhook|stringData|env[_-]vars"
     r"|(?<![A-Za-z])(?:pass|(?:root)?pw|pwd|psk|sig|dsn|pat|creds?|jwt|otp|pin(?:[ _-]?code)?)"
-    r"|(?-i:(?<=[a-z])(?:Pass|Pw|Pwd|Sig|Dsn|Pat|Creds?|Jwt|Otp)(?![a-z])))(?:[_-][A-Za-z0-9]+){0,3})"
+    r"|(?-i:(?<=[a-z])(?:Pass|Pw|Pwd|Sig|Dsn|Pat|Creds?|Jwt|Otp)(?![a-z])))(?:[_-][A-Za-z0-9]+|(?-i:[A-Z][a-z0-9]+)){0,3})"
 )
 # Special tokens of a tokenizer are named `…_token` too, and are no secrets; nor are numbers and
 # ids of tokens, vLLM's compiler passes, and names of Kubernetes secrets.
 _NOT_SECRET = re.compile(
     r"(?:eos|bos|pad|unk|sep|cls|mask|stop|image|video|audio|special|per|next|think)[_-]?token$"
-    r"|token[_-](?:ids?|count|budget|limit|num|num\w*|per|throughput|type|mask|indices|positions)"
-    r"|pin[_-]mem|pass[_-](?:config|manager|key|through)|tokenizer|token[_-]?ize",
+    r"|token[_-]?(?:ids?|count|budget|limit|num|num\w*|per|throughput|type|mask|indices|positions)"
+    r"|pin[_-]?mem|pass[_-]?(?:config|manager|through)|pass[_-]key|tokenizer|token[_-]?ize",
     re.I,
 )
 
@@ -42,7 +42,7 @@ _BACK = r"\\{0,16}"
 # In quotes that are escaped themselves the first of them is the end.
 _ESCAPED = r"\\{1,16}"
 _QUOTED = (
-    r"b?\"(?:[^\"\\\n]|\\.)*\"|b?'(?:[^'\\\n]|\\.)*'"
+    r"\"{3}.*?\"{3}|'{3}.*?'{3}|b?\"(?:[^\"\\\n]|\\.)*\"|b?'(?:[^'\\\n]|\\.)*'"
     rf"|b?{_ESCAPED}\"[^\"\n]*?{_ESCAPED}\"|b?{_ESCAPED}'[^'\n]*?{_ESCAPED}'"
 )
 _GROUP = r"\[[^\]\n]*\]|\([^)\n]*\)|\{[^{}\n]*\}|[A-Za-z]{1,20}\([^)\n]*\)"
@@ -106,7 +106,7 @@ _SHAPES = re.compile(
 # Any of these, or there is nothing to look for: keeps the common line cheap.
 _HINT = re2.compile(
     rb"(?i)key|secret|secure|pass[^e]|pass$|passe\b|cred|cookie|conn(?:ection)?[_-]?str|webhook|auth|bearer"
-    rb"|basic|token|signature|env[_-]vars|kennwort|stringdata|://|identified|openssl|literal"
+    rb"|basic|token(?:[^s]|$)|(?:api|auth|access|bearer|hf|refresh|secret)[_-]?tokens|signature|env[_-]vars|kennwort|stringdata|://|identified|openssl|literal"
     rb"|(?:^|[^a-z])(?:(?:root)?pw|pwd|psk|sig|dsn|pat|jwt|otp|pin)(?:[^a-z]|$)|(?-i:[a-z](?:Pw|Pwd|Sig|Dsn|Pat|Jwt|Otp))"
     rb"|\b(?:hf_|sk-|nvapi-|gh[opsur]_|github_pat_|gl[a-z]{1,5}-|xox|AKIA|ASIA|AIza|dckr|pypi-|npm_"
     rb"|[rs]k_(?:live|test)|wandb|eyJ|xapp|hv[bsr]\.|s\.\w{24}|whsec|gsk_|r8_|fw_|glsa|sgp_|pplx|tskey"
@@ -116,15 +116,15 @@ _HINT = re2.compile(
 PARTS = re.compile(r"[^\s,'\"\\\[\](){}*]{6,}")
 # Everything that follows a secret name, in a text that is to be given away.
 _LOOSE = re.compile(
-    rf"(?P<name>(?<!\w){NAME})"
-    r"(?P<link>(?:[\s'\"`\\:=!,>()\[\]{}|-]|\.{2,}(?!\.)|(?<!\*)\*\*(?!\*)|\bb(?=\\{0,16}['\"])"
+    rf"(?P<name>(?<!\w){NAME}(?: (?:token|key|secret|password|number|code|id|string)\b)?)"
+    r"(?P<link>(?:[\s'\"`\\:=!,<>()\[\]{}|-]|\.{2,}(?!\.)|(?<!\*)\*\*(?!\*)|\bb(?=\\{0,16}['\"])"
     r"|\b(?:is|was|to|provided|given|set(?: by environment to)?)\b){1,24})"
     r"(?P<value>[^\s'\"\\,;()\[\]{}<>&%=:*]{3,})",
     re.I,
 )
 # `Password for USER:`, `Enter passphrase for key '…':`
 _PROMPT = re.compile(
-    rf"(?P<name>(?<!\w){NAME})(?P<link>(?:[ \t]+[\w@.'/()-]{{1,60}}){{1,4}}[ \t]*[:=]\s*['\"`]?)"
+    rf"(?P<name>(?<!\w){NAME})(?P<link>(?:[ \t]+[\w@.'/()*-]{{1,60}}){{1,4}}[ \t]*[:=]\s*['\"`]?)"
     r"(?P<value>[^\s'\"`,;*]{3,})",
     re.I,
 )
@@ -136,7 +136,7 @@ _HEADER = re.compile(
 )
 # A bare `key` is often none, and in a text that is to be given away it may be one.
 _KEY = re.compile(
-    r"(?P<name>(?<![\w.-])key)(?P<link>\s*=\s*b?\\{0,16}['\"]?)(?P<value>[^\s'\"\\,;&)\]}]{3,})",
+    r"(?P<name>(?<![\w.-])key)(?P<link>\s*[:=]\s*b?\\{0,16}['\"]?)(?P<value>[^\s'\"\\,;&)\]}]{3,})",
     re.I,
 )
 # The parameters of `Authorization: Digest …`, up to the last.
@@ -236,7 +236,7 @@ def mask_loosely(text: str, found: list[str]) -> str:
     if not hinted(text):
         return text
     text = mask(_HEADER.sub(replace, _SCHEME.sub(replace, text)), found)
-    for pattern in (_PROMPT, _LOOSE, _KEY, _MORE_ITEMS):
+    for pattern in (_LOOSE, _PROMPT, _KEY, _MORE_ITEMS):
         text = pattern.sub(replace, text)
     return text
 

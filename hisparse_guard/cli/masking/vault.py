@@ -18,14 +18,6 @@ from hisparse_guard.cli.masking.text import MASK, is_secret_name, mask
 
 # Shorter values are common words sooner than secrets.
 SHORTEST = 6
-# Words that stand beside secret names and are none.
-COMMON = policy.WORDS | set(
-    """
-    secret password token bearer basic digest string object optional required missing invalid failed
-    failure unknown expired provided header headers request response server client engine worker
-    created loaded started finished username account admin
-    """.split()  # noqa: SIM905
-)
 
 
 class Vault:
@@ -64,12 +56,15 @@ class Vault:
         return self.names is None and local and not policy.looks_random(text)
 
     def add(self, value: str) -> None:
-        """Remembers a secret, in every form in which it may be written."""
+        """Remembers a secret, in every form in which it may be written; of an ordinary word only
+        its encoded forms: without the word itself a log could not be read."""
         value = _encodable(value.strip())
-        if len(value) < SHORTEST or value.lower() in COMMON or set(value) <= {"*"}:
+        # What is left of a value that was masked itself: `token=***`.
+        name = value[-1:] in ("=", ":") and is_secret_name(value[:-1])
+        if len(value) < SHORTEST or set(value) <= {"*"} or name:
             return
         for form in self._encoded(value):
-            if len(form) >= SHORTEST:
+            if len(form) >= SHORTEST and not policy.is_ordinary_word(form):
                 self._forms[form] = None
         if "\n" in value:
             # Of a key over several lines each line tells a part.

@@ -26,6 +26,16 @@ from hisparse_guard.cli.ramp.table import print_table
 
 # Blanking what the scan found may let it see something else.
 SCANS = 3
+_README = """The record of a ramp: what the server did under load, for who looks into its fault.
+
+{said}
+
+Not masked, so read it before you give it away:
+- A secret that is an ordinary word of such logs, or shorter than six characters, is masked where it
+  is named, not where it is repeated. So is a host or a user that is named so.
+- Words that vLLM, its libraries and Kubernetes use, numbers, times and versions are kept where no
+  name or place says that they are secret.
+"""
 _COMMIT = re.compile(r"\+g([0-9a-f]{7,40})")
 
 
@@ -75,7 +85,7 @@ class Contents:
         for name, masked in self.files.items():
             text, count = self.vault.blank(masked.text)
             if self.vault.names is not None:
-                text = self.vault.names.blank(text)
+                text = "\n".join(map(self.vault.names.blank, text.split("\n")))
             self.files[name] = Masked(text, masked.count + count)
 
     def scan(self) -> list[tuple[str, int, str, str]]:
@@ -132,6 +142,7 @@ def write_archive(
         ],
         "left_out": contents.left_out,
     }
+    contents.files["README.txt"] = Masked(_README.format(said=said), 0)
     contents.files["record.json"] = Masked(json.dumps(record, indent=2) + "\n", 0)
     _pack(path, contents)
     return f"archive: {path}\n{said}"

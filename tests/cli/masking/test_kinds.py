@@ -3,10 +3,14 @@ And what an operator needs of a record is still there."""
 
 from __future__ import annotations
 
+import base64
+import re
 from pathlib import Path
 
 import pytest
 
+from hisparse_guard.cli.masking import Vault, files
+from tests.cli.ramp import test_secrets
 from tests.cli.ramp.test_secrets import archive
 
 DATA = Path(__file__).parents[2] / "data"
@@ -179,3 +183,149 @@ def test_own_words_are_known(tmp_path: Path) -> None:
         for text in (fault.title, fault.meaning, *fault.next_steps):
             unknown = [one for one in text.split() if not policy.known_words(one)]
             assert not [one for one in unknown if "/" not in one], "run the vocabulary again"
+
+
+# Ordinary words of a log, as a secret and as a host.
+WORD, OTHER = "layer", "scheduler"
+
+
+@pytest.mark.parametrize("table", [test_secrets.LOGS, test_secrets.MANIFESTS])
+def test_an_ordinary_word_is_masked_where_it_is_named(
+    table: dict[str, str], tmp_path: Path
+) -> None:
+    # Places that hold by how random a secret looks, and names.
+    exempt = {"token", "as a key", "image", "name that is a secret"}
+    for place in table.keys() - exempt:
+        text = table[place]
+        for secret, word in ((test_secrets.S, WORD), (test_secrets.WORD, OTHER)):
+            text = text.replace(secret, word)
+        # A value that was cut in two.
+        text = text.replace(test_secrets.S[:4], WORD[:3]).replace(test_secrets.S[4:], WORD[3:])
+        path = tmp_path / "x.yaml"
+        path.write_text(text + "\n", newline="")
+        read = files.log if table is test_secrets.LOGS else files.deployment
+        shown = read(path, Vault()).text.lower()
+        assert not {WORD, OTHER} & set(re.findall(r"[a-z]+", shown)), place
+
+
+def test_an_ordinary_word_is_kept_where_it_is_repeated(tmp_path: Path) -> None:
+    encoded = base64.b64encode(OTHER.encode()).decode()
+    (tmp_path / "a.log").write_text(
+        f"INFO password={OTHER}\nINFO --token {WORD}\nINFO the {OTHER} and a {WORD}\n{encoded}\n"
+    )
+    held = archive(tmp_path, server_logs=[tmp_path / "a.log"])
+    log = held["x/server-logs/1.log"]
+    assert log.splitlines() == [
+        "INFO password=***",
+        "INFO --token ***",
+        f"INFO the {OTHER} and a {WORD}",
+        "***",
+    ]
+    said = " ".join(held["x/README.txt"].split())
+    assert "where it is named, not where it is repeated" in said
+
+
+# Known words in a row, at places that tell what they are.
+ROW = "engine-batch-layer"
+ROWS = {
+    "a variable": f'INFO "FOO={ROW}" export BAR={ROW}',
+    "handed on": f"+ echo {ROW} | sudo -S true\n+ passwd <<< {ROW}\n+ vault login {ROW}",
+    "several options of curl": f"+ curl -d x --user a:{ROW} --proxy-user b:{ROW} -b s={ROW} h",
+    "an entry": f"- {{name: GREETING, value: {ROW}}}",
+    "other keys": f"INFO routing_key: {ROW} key: {ROW}\nusing key {ROW} for x",
+    "a name after a name": f"INFO bad credentials for bob: password '{ROW}' rejected",
+    "ends of lines in quotes": f"send: b'GET / HTTP/1.1\\r\\nX-Tenant: {ROW}\\r\\n'",
+    "Terraform": f'variable "db_password" {{\n  type = string\n  default = "{ROW}"\n}}',
+    "three quotes": f'password = """{ROW}"""',
+    "headers of JSON": f'{{"headers": {{"X-Foo": "{ROW}", "wexlorum": "{ROW}"}}}}',
+    "attributes": f'{{"attributes": [{{"key": "host.name", "value": {{"s": "{ROW}"}}}}]}}',
+    "an unknown name of JSON": f'{{"wexlorum": "{ROW}"}}',
+    "nginx": f"proxy_set_header X-Key {ROW};",
+    "a session": f"rt=0.1 sess={ROW}",
+    "lists": f"INFO loaded api keys: {ROW}, {ROW}\ncredentials (bob, {ROW})\ntokens:\n- {ROW}",
+    "signs": f"INFO password<{ROW}> bearer token {ROW} ssh_key={ROW} api.key={ROW}",
+    "names of several words": f"INFO tokenValue={ROW} webhookUrl={ROW} apiKeyProd={ROW}",
+    "people": f"INFO session id {ROW} from user '{ROW}' license {ROW} code={ROW}&state={ROW}",
+    "goes on": f"export HF_TOKEN=\\\n{ROW}\nvllm x \\\n --api-key \\\n {ROW} \\\n  -u a:{ROW}",
+    "hosts": f'INFO "hosts": ["{ROW}"] node {ROW} died',
+    "a passphrase": f"passphrase: {ROW} {ROW}",
+}
+
+
+@pytest.mark.parametrize("place", ROWS)
+def test_known_words_that_their_place_tells(place: str, tmp_path: Path) -> None:
+    (tmp_path / "server.log").write_text(ROWS[place] + "\nINFO an engine-batch-layer\n")
+    shown = archive(tmp_path, server_logs=[tmp_path / "server.log"])["x/server-logs/1.log"]
+    assert "batch" not in "".join(shown.splitlines()[:-1])
+    assert shown.splitlines()[-1].startswith("INFO an ")
+
+
+def test_accounts_and_times(tmp_path: Path) -> None:
+    (tmp_path / "server.log").write_text(
+        "INFO arn:aws:iam::286226659047:role/x chat_id: 413840901\n[03/Dec/2026:08:00:00 +0000] x\n"
+    )
+    shown = archive(tmp_path, server_logs=[tmp_path / "server.log"])["x/server-logs/1.log"]
+    assert "2862" not in shown and "4138" not in shown and "2026:08:00:00" in shown
+
+
+WORD_HOSTS = (
+    "Dec  3 08:00:00 layer vllm[12]: x",
+    "<34>1 2026-01-01T00:00:00Z layer vllm 12 - - x",
+    "[   12.345678] layer kernel: x",
+    "layer:123:456 [0] NCCL INFO x",
+    "(Worker pid=1) layer:123:456:789 [0] NCCL INFO x",
+    "[1700000000.123456] [layer:12345:0] x",
+    "The client socket has failed to connect to [layer]:29500",
+    "trying to connect to (layer, 29500)",
+    "  host      : layer",
+    "MASTER_ADDR=layer vllm serve --host layer --port 1",
+    "srun: error: layer: task 0: Killed",
+    "STEP 123.0 ON layer CANCELLED AT x",
+    "root@layer:~# ls",
+    "[root@layer ~]# ls",
+    "Could not resolve host: layer",
+    "Cannot connect to host layer:8000 ssl:default",
+    "Connected to layer (10.1.2.3) port 8000",
+    "(RayWorker pid=12, ip=layer) x",
+    "Successfully assigned default/x to layer",
+    'up{instance="layer:9100",node="layer"} 1',
+    '{"hostname": "layer", "node": "layer", "message": "x"}',
+    "Linux layer 5.15.0-91-generic x",
+    "git@layer:team/x",
+    "10.1.2.3 layer",
+    "lookup layer on 10.96.0.10:53: no such host",
+    "hostname=layer",
+)
+
+
+@pytest.mark.parametrize("line", WORD_HOSTS)
+def test_a_host_of_one_word_is_masked_at_its_place(line: str, tmp_path: Path) -> None:
+    (tmp_path / "server.log").write_text(f"{line}\nINFO a layer\n")
+    shown = archive(tmp_path, server_logs=[tmp_path / "server.log"])["x/server-logs/1.log"]
+    assert "layer" not in shown.splitlines()[0] and "<host>" in shown
+    assert shown.splitlines()[1] == "INFO a layer"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "PIN: 4 7 11",
+        "PIN 47 11",
+        "PIN number 47117",
+        "your code: 47117",
+        "phone 5551 2347 11",
+        "phone: 123 456 711",
+        "password is 123 456 711",
+        "password: 123 456 711",
+        "OTP 123-711",
+        "card 3782 822463 10711",
+        "IBAN DE89 3704 0044 0532 0137 11",
+        "account no. 1234 5678 711",
+        "passphrase: worker 4711 711",
+    ],
+)
+def test_a_number_in_groups(line: str, tmp_path: Path) -> None:
+    (tmp_path / "server.log").write_text(f"INFO {line}\nINFO step 4 7 11\n")
+    shown = archive(tmp_path, server_logs=[tmp_path / "server.log"])["x/server-logs/1.log"]
+    assert not re.search(r"\d", shown.splitlines()[0])
+    assert shown.splitlines()[1] == "INFO step 4 7 11"
