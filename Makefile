@@ -7,6 +7,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 # Test processes at once; the conformance trees and the servers want a core each.
 JOBS ?= 2
+# Some images set it: each of thousands of processes would compile all that it imports.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo demo-server check test lint bench gpu picture clean
 

@@ -49,7 +49,7 @@ class Index(http.server.BaseHTTPRequestHandler):
 def index(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Index]]:
     handler = type("ThisIndex", (Index,), {"ranges": []})
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,)).start()
     monkeypatch.setattr(fetching, "INDEX", f"http://127.0.0.1:{server.server_port}")
     yield handler
     server.shutdown()

@@ -114,14 +114,15 @@ def write_archive(
     vault.allow(result.model)
     _collect(contents, result, document, judged, wanted)
     contents.blank()
+    found = contents.scan()
     for _ in range(SCANS):
-        found = contents.scan()
         if not found:
             break
         for _, _, _, value in found:
             vault.add(value)
         contents.blank()
-    if found := contents.scan():
+        found = contents.scan()
+    if found:
         where = "; ".join(f"{name} line {line} ({kind})" for name, line, kind, _ in found[:5])
         raise NotWritten(
             f"{plural(len(found), 'place')} in it may hold a secret: {where}. Take that out of what"

@@ -199,7 +199,8 @@ def stub_server(stub: Stub) -> Iterator[Stub]:
         )
     scheme = "https" if stub.tls else "http"
     stub.url = f"{scheme}://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    # `shutdown` waits for so long, else for half a second.
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
         yield stub

@@ -16,7 +16,8 @@ import pytest
 from hisparse_guard.cli.masking import Vault
 from hisparse_guard.cli.ramp.archive import write_archive
 from hisparse_guard.cli.ramp.outputs import Outputs
-from tests.cli.ramp.results import passed
+from tests.cli.ramp.results import level
+from tests.cli.ramp.results import result as made
 
 # ruff: noqa: E501 - one place a line
 # A password of a person: neither long nor random.
@@ -221,7 +222,7 @@ LOGS: dict[str, str] = {
 
 def archive(folder: Path, **given: list[Path]) -> dict[str, str]:
     """Every file of an archive of a ramp with these files."""
-    result = passed()
+    result = made(level(0, 1, 2, 2))
     path = folder / "x.tar.gz"
     wanted = Outputs(archive=path, **given)  # type: ignore[arg-type]
     write_archive(path, result, result.to_json(), {}, wanted, Vault())
