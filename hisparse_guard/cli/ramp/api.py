@@ -3,13 +3,13 @@ answer that is data or a `BadAnswer`."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import anyio
 import httpx
 
 # Lists of models and metrics of a big server stay far below.
@@ -141,10 +141,11 @@ class Api:
                 compressed, or no connection.
         """
         try:
-            return await asyncio.wait_for(
-                self._read(method, url, document, take, most, started), deadline_s
-            )
-        except (asyncio.TimeoutError, TimeoutError):
+            # Not `asyncio.wait_for`: up to Python 3.11 it loses a cancellation that comes with the
+            # answer, and a task that asks in a loop would never end.
+            with anyio.fail_after(deadline_s):
+                return await self._read(method, url, document, take, most, started)
+        except TimeoutError:
             raise BadAnswer("timeout", f"no complete answer within {deadline_s:g} s") from None
         except (httpx.HTTPError, httpx.InvalidURL, ssl.SSLError, OSError) as error:
             why = printable(str(error)) or type(error).__name__
