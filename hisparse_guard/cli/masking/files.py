@@ -8,6 +8,7 @@ import io
 import json
 import lzma
 import re
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,10 +18,14 @@ from hisparse_guard.cli.masking import policy, streams
 from hisparse_guard.cli.masking.masker import Masker
 from hisparse_guard.cli.masking.prose import Prose
 from hisparse_guard.cli.masking.vault import Vault
+from hisparse_guard.cli.output import plural
 from hisparse_guard.cli.triage.reader import LogFile, Unreadable
 
 MOST_DOCUMENT = 16 << 20
-MOST_LOG = 512 << 20
+MOST_EVIDENCE = 64 << 20
+# Of a log, in characters: its beginning, where the server says what it is, and its end. Masking
+# takes some ten seconds a million.
+LOG_BEGINNING, LOG_END = 2 << 20, 14 << 20
 
 
 class LeftOut(ValueError):
@@ -88,24 +93,48 @@ def _decode(data: bytes, encoding: str) -> str:
 
 
 def log(path: Path, vault: Vault) -> Masked:
-    """A server's log: every line kept, masked as text.
+    """A server's log, masked as text: all lines, or its beginning and its end.
 
     Raises:
         LeftOut: it cannot be read.
     """
     prose, read_as = Prose(vault), LogFile(path.name)
-    found, size = [], 0
+    beginning, end, left_out = _beginning_and_end(path, read_as)
+    found = [prose.line(line) for line in beginning]
+    missing = [one for one in read_as.notes if "early" in one]
+    if left_out:
+        gap = f"{plural(left_out, 'line')} between its beginning and its end"
+        found.append(f"[hisparse-guard left out {gap}]")
+        missing.append(gap)
+    found += [prose.line(line) for line in end]
+    return Masked("\n".join(found), prose.count, missing)
+
+
+def _beginning_and_end(path: Path, read_as: LogFile) -> tuple[list[str], deque[str], int]:
+    """The lines of both, and how many lie between them.
+
+    Raises:
+        LeftOut: it cannot be read.
+    """
+    beginning: list[str] = []
+    end: deque[str] = deque()
+    left_of_beginning, left_of_end, left_out = LOG_BEGINNING, LOG_END, 0
     try:
         for line in streams.lines(path, read_as):
             if "\ufffd" in line and line.count("\ufffd") > 8 + len(line) // 4:
                 raise LeftOut("no text")
-            size += len(line)
-            if size > MOST_LOG:
-                raise LeftOut(f"larger than {MOST_LOG >> 20} MiB")
-            found.append(prose.line(line))
+            left_of_beginning -= len(line)
+            if left_of_beginning >= 0:
+                beginning.append(line)
+                continue
+            end.append(line)
+            left_of_end -= len(line)
+            while left_of_end < 0:
+                left_of_end += len(end.popleft())
+                left_out += 1
     except Unreadable:
         raise LeftOut("cannot be read") from None
-    return Masked("\n".join(found), prose.count, [one for one in read_as.notes if "early" in one])
+    return beginning, end, left_out
 
 
 def evidence(path: Path, vault: Vault) -> Masked:
@@ -116,7 +145,7 @@ def evidence(path: Path, vault: Vault) -> Masked:
     """
     prose = Prose(vault)
     lines = []
-    for line in read(path, MOST_LOG).splitlines():
+    for line in read(path, MOST_EVIDENCE).splitlines():
         try:
             parsed = json.loads(line)
         except (ValueError, RecursionError):

@@ -195,7 +195,7 @@ def _hosts(result: Result, wanted: Outputs) -> set[str]:
     for path in wanted.evidence:
         for file in sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]:
             try:
-                text = files.read(file, files.MOST_LOG)
+                text = files.read(file, files.MOST_EVIDENCE)
             except LeftOut:
                 continue
             found |= set(re.findall(r'"host": ?"([^"\\]{1,200})"', text))
