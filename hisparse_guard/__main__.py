@@ -13,6 +13,7 @@ NEEDED = [
     "typer",
     "rich",
     "httpx",
+    "anyio",
     "jinja2",
     "prometheus_client",
     "google-re2",

@@ -166,7 +166,7 @@ def asked_without_config(frame: Any) -> None:
 
 def workspace_made(workspace: Any, backend: Any, group: Any, failure: BaseException | None) -> None:
     """vLLM made a workspace, or None of it came."""
-    made = workspace_backend(workspace) or backend
+    made = workspace_backend(workspace) or (None if backend is None else str(backend))
     # One that was made has no failure: the exception is then one that vLLM handles meanwhile.
     reason = None if failure is None or workspace is not None else repr(failure)
     _workspace("failed" if workspace is None else "made", made, None, group, reason)
