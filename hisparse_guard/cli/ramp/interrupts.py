@@ -37,10 +37,12 @@ class Interrupts:
         if not self._detached:
             numbers.append(signal.SIGHUP)
         before = {number: signal.signal(number, self._signalled) for number in numbers}
-        threading.Thread(target=self._watch_parent, daemon=True).start()
+        over = threading.Event()
+        threading.Thread(target=self._watch_parent, args=(over,), daemon=True).start()
         try:
             yield
         finally:
+            over.set()
             for number, handler in before.items():
                 signal.signal(number, handler)
 
@@ -60,9 +62,8 @@ class Interrupts:
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._stop.set)
 
-    def _watch_parent(self) -> None:
-        pause = threading.Event()
-        while not self._detached and not pause.wait(PARENT_EVERY_S):
+    def _watch_parent(self, over: threading.Event) -> None:
+        while not self._detached and not over.wait(PARENT_EVERY_S):
             if os.getppid() != self._parent:
                 os.kill(os.getpid(), signal.SIGTERM)
                 return

@@ -1,18 +1,26 @@
-"""`hisparse-guard ramp` as an operator starts it: a process of its own."""
+"""`hisparse-guard ramp`: as an operator starts it, in a process of its own, and in this one."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
 import tarfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
+
+from hisparse_guard.cli.app import run_app
+from hisparse_guard.cli.ramp import identity, runner
 
 LIMIT_S = 240.0
+KEYS = ("OPENAI_API_KEY", "VLLM_API_KEY")
 
 
 @dataclass
@@ -43,15 +51,10 @@ class Ramp:
         env: dict[str, str] | None = None,
     ) -> None:
         self.json = folder / "ramp.json"
-        command = [
-            *(sys.executable, "-m", "hisparse_guard", "ramp", "--base-url", url),
-            *("--model", model, "--json", self.json),
-            *words,
-        ]
-        kept = {n: v for n, v in os.environ.items() if n not in ("OPENAI_API_KEY", "VLLM_API_KEY")}
+        arguments = _arguments(self.json, url, model, words)
         self.process = subprocess.Popen(
-            command,
-            env=kept | (env or {}),
+            [sys.executable, "-m", "hisparse_guard", *arguments],
+            env=_environment(env),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -64,12 +67,45 @@ class Ramp:
 
     def finish(self) -> Finished:
         out, err = self.process.communicate(timeout=LIMIT_S)
-        document = json.loads(self.json.read_text()) if self.json.exists() else {}
-        return Finished(self.process.returncode, out, err, document)
+        return Finished(self.process.returncode, out, err, _document(self.json))
 
 
 def ramp(folder: Path, url: str, model: str, *words: str | Path, **how: Any) -> Finished:
     return Ramp(folder, url, model, *words, **how).finish()
+
+
+def ramp_here(
+    folder: Path,
+    url: str,
+    model: str,
+    *words: str | Path,
+    env: dict[str, str] | None = None,
+) -> Finished:
+    """The same in this process: without the start of one, and with short pauses between looks at
+    the server."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        mock.patch.dict(os.environ, _environment(env), clear=True),
+        mock.patch.object(identity, "APART_S", 0.02),
+        mock.patch.object(runner, "CHECK_EVERY_S", 0.1),
+    ):
+        code = run_app(_arguments(folder / "ramp.json", url, model, words))
+    return Finished(code, out.getvalue(), err.getvalue(), _document(folder / "ramp.json"))
+
+
+def _arguments(file: Path, url: str, model: str, words: Sequence[str | Path]) -> list[str]:
+    options = ("--base-url", url, "--model", model, "--json", file, *words)
+    return ["ramp", *map(str, options)]
+
+
+def _environment(more: dict[str, str] | None) -> dict[str, str]:
+    return {n: v for n, v in os.environ.items() if n not in KEYS} | (more or {})
+
+
+def _document(file: Path) -> dict[str, Any]:
+    return json.loads(file.read_text()) if file.exists() else {}
 
 
 def contents(archive: Path) -> dict[str, bytes]:

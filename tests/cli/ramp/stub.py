@@ -63,6 +63,8 @@ class Stub:
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    # Head and body are sent apart: each answer would wait 40 ms for an acknowledgement.
+    disable_nagle_algorithm = True
     stub: Stub
 
     def log_message(self, *_: Any) -> None:

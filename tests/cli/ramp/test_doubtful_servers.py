@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import time
@@ -42,7 +43,7 @@ def under_load(wrong: Callable[[int, int], list[int]]) -> Stub:
         if of_load(body):
             with lock:
                 running[0] += 1
-            time.sleep(0.7)
+            time.sleep(0.1)
             with lock:
                 running[0] -= 1
             return said(handler, body, list(range(count)))
@@ -193,7 +194,7 @@ def test_another_server_within_a_level_and_back(tmp_path: Path, field: str) -> N
 
     def answer(handler: Handler, number: int, body: dict[str, Any]) -> bool:
         setattr(stub, field, other if 1 <= number < 11 else before)
-        time.sleep(1)
+        time.sleep(0.1)
         return False
 
     stub.answer = answer
@@ -205,10 +206,11 @@ def test_another_server_within_a_level_and_back(tmp_path: Path, field: str) -> N
 
 def test_a_time_of_creation_that_goes_back(tmp_path: Path) -> None:
     stub = Stub()
+    clock = itertools.count(5000)
 
     def models(handler: Handler) -> None:
         back = 1000 if len(stub.load) > 2 else 0
-        created = int(time.time() - back)
+        created = next(clock) - back
         model = {"id": "stub", "created": created, "root": "/models/stub"}
         handler.say(200, {"data": [model]})
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from hisparse_guard.cli.ramp import server
 from tests.cli.ramp.bad_answers import (
     aborted,
     bomb,
@@ -37,7 +38,7 @@ from tests.cli.ramp.bad_answers import (
     usage_alone,
     wrong_types,
 )
-from tests.cli.ramp.process import Finished, ramp
+from tests.cli.ramp.process import Finished, ramp, ramp_here
 from tests.cli.ramp.stub import HEAD, MODEL, Handler, Stub, stub_server
 
 WORDS = ("--levels", "2", "--requests", "4", "--isl", "8", "--osl", "6", "--timeout", "3")
@@ -46,7 +47,7 @@ WORDS = (*WORDS, "--probe-timeout", "3")
 
 def run(folder: Path, stub: Stub, *words: str, **how: Any) -> Finished:
     with stub_server(stub):
-        found = ramp(folder, stub.url + stub.prefix, MODEL, *WORDS, *words, **how)
+        found = ramp_here(folder, stub.url + stub.prefix, MODEL, *WORDS, *words, **how)
     assert "Traceback" not in found.err
     assert found.document, found.err
     return found
@@ -210,7 +211,10 @@ def test_lists_of_models_of_a_wrong_shape(tmp_path: Path, models: Any) -> None:
     assert (found.code, found.document["verdict"]) == (1, "inconclusive")
 
 
-def test_a_health_that_drips_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_health_that_drips_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "ASK_S", 1.0)
     found = run(tmp_path, Stub(get={"/health": drip}))
     assert found.code == 1 and found.document["stopped"].startswith("the server is not healthy")
 
