@@ -176,10 +176,14 @@ def _collect(
         contents.document(f"{name}.json", found)
 
 
+def _inside(path: Path) -> list[Path]:
+    return sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]
+
+
 def _evidence_files(contents: Contents, wanted: Outputs) -> list[Path]:
     found: list[Path] = []
     for path in wanted.evidence:
-        inside = sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]
+        inside = _inside(path)
         if not inside:
             contents.left_out.append("evidence: a folder without .jsonl files")
         found += inside
@@ -193,7 +197,7 @@ def _hosts(result: Result, wanted: Outputs) -> set[str]:
         for url in [result.base_url, *result.server.get("versions", {})]
     }
     for path in wanted.evidence:
-        for file in sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]:
+        for file in _inside(path):
             try:
                 text = files.read(file, files.MOST_EVIDENCE)
             except LeftOut:
