@@ -72,32 +72,45 @@ def page_parts(template: str, **values: Any) -> Iterator[str]:
     return templates().get_template(template).generate(**values)
 
 
-def replace_file(path: str | os.PathLike[str], text: str | Iterable[str]) -> None:
-    """Writes `text`, or its parts, as UTF-8 to `path`, which holds the old or the new content at
-    any moment.
+def replace_file(
+    path: str | os.PathLike[str], content: str | bytes | Iterable[str], *, private: bool = False
+) -> None:
+    """Writes `content`, text or its parts as UTF-8, to `path`, which holds the old or the new
+    content at any moment.
+
+    Args:
+        private: for the owner alone; otherwise as the umask says.
 
     Raises:
         OSError: the folder is missing, full or not writable; `path` is as it was.
     """
+    parts = [content] if isinstance(content, (str, bytes)) else content
     target = Path(path)
     if target.exists() and not target.is_file():
         # A device or a pipe (/dev/stdout) cannot be replaced.
-        with target.open("w", encoding="utf-8") as handle:
-            handle.writelines([text] if isinstance(text, str) else text)
+        with target.open("wb") as handle:
+            handle.writelines(_encoded(parts))
         return
+    # What a link leads to is replaced, never the link: /dev/stdout is one.
+    target = target.resolve()
     descriptor, partial = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as handle:
-            handle.writelines([text] if isinstance(text, str) else text)
-        # mkstemp keeps others out, but node_exporter and colleagues are to read the result.
-        mask = os.umask(0)
-        os.umask(mask)
-        Path(partial).chmod(0o666 & ~mask)
+        with os.fdopen(descriptor, "wb") as handle:
+            handle.writelines(_encoded(parts))
+        if not private:
+            # mkstemp keeps others out, but node_exporter and colleagues are to read the result.
+            mask = os.umask(0)
+            os.umask(mask)
+            Path(partial).chmod(0o666 & ~mask)
         Path(partial).replace(target)
     except BaseException:
         with contextlib.suppress(OSError):
             Path(partial).unlink()
         raise
+
+
+def _encoded(parts: Iterable[str | bytes]) -> Iterator[bytes]:
+    return (part.encode() if isinstance(part, str) else part for part in parts)
 
 
 def print_table(console: Console, table: Any) -> None:

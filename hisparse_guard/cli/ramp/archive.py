@@ -7,7 +7,6 @@ import json
 import os
 import re
 import tarfile
-import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +18,7 @@ from hisparse_guard.cli.masking.files import LeftOut, Masked
 from hisparse_guard.cli.masking.local_names import LocalNames
 from hisparse_guard.cli.masking.prose import Prose
 from hisparse_guard.cli.masking.scan import secrets_in
-from hisparse_guard.cli.output import plural
+from hisparse_guard.cli.output import plural, replace_file
 from hisparse_guard.cli.ramp.outputs import Outputs
 from hisparse_guard.cli.ramp.result import Result
 from hisparse_guard.cli.ramp.table import print_table
@@ -145,7 +144,8 @@ def write_archive(
     }
     contents.files["README.txt"] = Masked(_README.format(said=said), 0)
     contents.files["record.json"] = Masked(json.dumps(record, indent=2) + "\n", 0)
-    _pack(path, contents)
+    root = re.sub(r"\.(tar\.gz|tgz)$", "", path.name)
+    replace_file(path, _packed(root, contents), private=True)
     return f"archive: {path}\n{said}"
 
 
@@ -176,10 +176,14 @@ def _collect(
         contents.document(f"{name}.json", found)
 
 
+def _inside(path: Path) -> list[Path]:
+    return sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]
+
+
 def _evidence_files(contents: Contents, wanted: Outputs) -> list[Path]:
     found: list[Path] = []
     for path in wanted.evidence:
-        inside = sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]
+        inside = _inside(path)
         if not inside:
             contents.left_out.append("evidence: a folder without .jsonl files")
         found += inside
@@ -193,7 +197,7 @@ def _hosts(result: Result, wanted: Outputs) -> set[str]:
         for url in [result.base_url, *result.server.get("versions", {})]
     }
     for path in wanted.evidence:
-        for file in sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]:
+        for file in _inside(path):
             try:
                 text = files.read(file, files.MOST_EVIDENCE)
             except LeftOut:
@@ -216,18 +220,12 @@ def _said(contents: Contents) -> str:
     return "\n".join(lines)
 
 
-def _pack(path: Path, contents: Contents) -> None:
-    root = re.sub(r"\.(tar\.gz|tgz)$", "", path.name)
-    handle, partial = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
-    os.close(handle)
-    try:
-        with tarfile.open(partial, "w:gz") as tar:
-            for name, masked in contents.files.items():
-                data = masked.text.encode(errors="replace")
-                info = tarfile.TarInfo(f"{root}/{name}")
-                info.size, info.mode = len(data), 0o644
-                tar.addfile(info, io.BytesIO(data))
-        Path(partial).replace(path)
-    except BaseException:
-        Path(partial).unlink(missing_ok=True)
-        raise
+def _packed(root: str, contents: Contents) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
+        for name, masked in contents.files.items():
+            data = masked.text.encode(errors="replace")
+            info = tarfile.TarInfo(f"{root}/{name}")
+            info.size, info.mode = len(data), 0o644
+            tar.addfile(info, io.BytesIO(data))
+    return packed.getvalue()

@@ -20,13 +20,19 @@ def ranges(numbers: Iterable[int]) -> str:
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
 
 
+def named(numbers: Iterable[int]) -> str:
+    """``rank 2``, ``ranks 0-3, 7``."""
+    several = set(numbers)
+    return f"rank{'s' if len(several) > 1 else ''} {ranges(several)}"
+
+
 def ranks(processes: Sequence[Process]) -> str:
     """Processes by rank, or by process id where that is not known."""
     known = [process.rank for process in processes if process.rank is not None]
     others = [process for process in processes if process.rank is None]
-    named = [f"process {process.pid} of {process.host}" for process in others[:_MOST_NAMED]]
+    words = [f"process {process.pid} of {process.host}" for process in others[:_MOST_NAMED]]
     if known:
-        named.insert(0, f"rank{'s' if len(set(known)) > 1 else ''} {ranges(known)}")
+        words.insert(0, named(known))
     if len(others) > _MOST_NAMED:
-        named.append(f"{len(others) - _MOST_NAMED} more")
-    return ", ".join(named)
+        words.append(f"{len(others) - _MOST_NAMED} more")
+    return ", ".join(words)

@@ -13,7 +13,7 @@ from hisparse_guard.cli.report.exit_codes import Finding, Verdict, severity, wor
 from hisparse_guard.cli.report.group_verdict import differing
 from hisparse_guard.cli.report.model import Process
 from hisparse_guard.cli.report.problems import Problem
-from hisparse_guard.cli.report.ranks import ranges, ranks
+from hisparse_guard.cli.report.ranks import named, ranks
 from hisparse_guard.cli.report.servers import MOST_RANKS, Server
 from hisparse_guard.cli.report.worker_verdict import judge_process, one_rank
 from hisparse_guard.runtime.state import ENV_BACKEND
@@ -111,7 +111,7 @@ def _incomplete(server: Server) -> list[Finding]:
         what = (
             f"{min(world, MOST_RANKS) - len(missing)} of {world} ranks reported; no evidence from "
         )
-        what += f"rank{'s' if len(missing) > 1 else ''} {ranges(missing)}"
+        what += named(missing)
         if all(process.mode == "observe" for process in server.workers):
             what += " (mode observe changes no decision, so this cannot hang; nothing is proven)"
         # A process whose rank is not right may be the one that is missing; and without an

@@ -265,6 +265,18 @@ def test_a_page_that_cannot_be_written_leaves_the_old_one(evidence: Path, tmp_pa
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["report.html"]
 
 
+def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path: Path) -> None:
+    """/dev/stdout is a link, and root could replace it."""
+    from hisparse_guard.cli.output import replace_file
+
+    target, link = tmp_path / "report.html", tmp_path / "link.html"
+    link.symlink_to(target)
+    for content in ("first", b"second"):
+        replace_file(link, content)
+        assert link.is_symlink()
+    assert target.read_text() == "second"
+
+
 def test_help_is_quick_and_imports_nothing_heavy() -> None:
     code = (
         "import sys; from hisparse_guard.cli.app import run_app; run_app(['report', '--help']);"

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from datetime import datetime, timezone
 
 from hisparse_guard.cli import kernel_class
+from hisparse_guard.cli.output import plural
 from hisparse_guard.cli.report.files import NAME
 from hisparse_guard.cli.report.model import NONE, Process, moment
 from hisparse_guard.cli.report.report import Report
@@ -101,7 +102,7 @@ def notes(server: Server) -> list[str]:
         found.append(f"a workspace failed, another serves: {why}")
     lost = sum(process.lost for process in server.processes)
     if lost:
-        found.append(f"{lost} line{'s' if lost > 1 else ''} of evidence lost")
+        found.append(f"{plural(lost, 'line')} of evidence lost")
     return found
 
 
