@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -177,3 +179,18 @@ def test_a_program_that_runs_before_the_server_may_change_the_image(text: str) -
 )
 def test_what_a_shell_makes_of_an_assignment(text: str) -> None:
     assert follow(["bash", "-c", f"{text}; {SERVER}"], ENVIRONMENT).unknown
+
+
+@pytest.mark.parametrize("inherit", ["false", "prefer", "fallback"])
+def test_a_pex_that_inherits_pythonpath_starts_no_sitecustomize(
+    tmp_path: Path, inherit: str
+) -> None:
+    """Measured with PEX files that pex made: the finder is not in, whatever they inherit."""
+    file = tmp_path / "server.pex"
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("PEX-INFO", json.dumps({"inherit_path": inherit}))
+        archive.writestr("__main__.py", "import vllm\n")
+    started = follow([sys.executable, str(file)], ENVIRONMENT)
+    assert bool(started.unknown) == (inherit != "false")
+    expected = (None, ()) if started.unknown else (sys.executable, ("-I",))
+    assert (started.interpreter, started.options) == expected
