@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -100,3 +102,95 @@ def test_a_variable_that_is_exported_before_it_is_assigned() -> None:
     assert started.unknown is None and started.environment["HISPARSE_GUARD_MODE"] == "off"
     started = follow(["sh", "-c", f"{OFF}; {SERVER}"], ENVIRONMENT)
     assert started.unknown is None and "HISPARSE_GUARD_MODE" not in started.environment
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import sys\nsys.path.insert(0, '/opt/fork')",
+        "import sys as system\nsystem.path[:0] = ['/opt/fork']",
+        "from sys import path\npath.insert(0, '/opt/fork')",
+        "import sys, fork\nsys.modules['vllm'] = fork",
+        "import site\nsite.addsitedir('/opt/fork')",
+        "from importlib.util import spec_from_file_location\nspec_from_file_location('vllm', '/x')",
+        "from dotenv import load_dotenv\nload_dotenv()",
+        "import os\nfor n, v in read():\n    os.environ.setdefault(n, v)",
+    ],
+)
+def test_a_script_that_imports_another_vllm_or_sets_what_is_elsewhere(
+    tmp_path: Path, code: str
+) -> None:
+    script = tmp_path / "serve.py"
+    script.write_text(f"{code}\nimport vllm\n")
+    assert follow([sys.executable, str(script)], ENVIRONMENT).unknown
+
+
+def test_torchrun_takes_its_python_from_a_variable(tmp_path: Path) -> None:
+    script = tmp_path / "serve.py"
+    script.write_text("import vllm\n")
+    other = tmp_path / "python3"
+    other.symlink_to(sys.executable)
+    command = [sys.executable, "-m", "torch.distributed.run", str(script)]
+    started = follow(command, {**ENVIRONMENT, "PYTHON_EXEC": str(other)})
+    assert (started.unknown, started.interpreter) == (None, str(other))
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("conda-meta/state", '{"env_vars": {"PYTHONPATH": "/other"}}'),
+        ("etc/conda/env_vars.d/own.json", '{"HISPARSE_GUARD_MODE": "off"}'),
+        ("etc/conda/activate.d/own.sh", "export VLLM_PLUGINS=\n"),
+        ("etc/conda/activate.d/own.sh", ". /etc/site.sh\n"),
+    ],
+)
+def test_variables_that_a_conda_environment_keeps(tmp_path: Path, file: str, text: str) -> None:
+    conda, home = tmp_path / "conda", tmp_path / "home"
+    conda.write_text("#!/bin/sh\n")
+    conda.chmod(0o755)
+    (home / "bin").mkdir(parents=True)
+    (home / "bin" / "python").symlink_to(sys.executable)
+    command = [str(conda), "run", "-p", str(home), "python", "-m", "vllm"]
+    assert follow(command, ENVIRONMENT).unknown is None
+    kept = home / file
+    kept.parent.mkdir(parents=True)
+    kept.write_text(text)
+    assert file in str(follow(command, ENVIRONMENT).unknown)
+
+
+@pytest.mark.parametrize(
+    "text", ["pip install vllm==0.33.0", "rm /opt/guard.zip", "python3 prepare.py", "/bin/cp a b"]
+)
+def test_a_program_that_runs_before_the_server_may_change_the_image(text: str) -> None:
+    assert follow(["sh", "-c", f"{text} && {SERVER}"], ENVIRONMENT).unknown
+    assert follow(["sh", "-c", f"{text}; export A=b; {SERVER}"], ENVIRONMENT).unknown
+    assert follow(["sh", "-c", f"mkdir -p /tmp/x && {SERVER}"], ENVIRONMENT).unknown is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "export PYTHONPATH=~/app:$PYTHONPATH",
+        "export PYTHONPATH=/opt/{a,b}",
+        "IFS=:",
+        f"{OFF} :",
+        f"{OFF} cd /",
+    ],
+)
+def test_what_a_shell_makes_of_an_assignment(text: str) -> None:
+    assert follow(["bash", "-c", f"{text}; {SERVER}"], ENVIRONMENT).unknown
+
+
+@pytest.mark.parametrize("inherit", ["false", "prefer", "fallback"])
+def test_a_pex_that_inherits_pythonpath_starts_no_sitecustomize(
+    tmp_path: Path, inherit: str
+) -> None:
+    """Measured with PEX files that pex made: the finder is not in, whatever they inherit."""
+    file = tmp_path / "server.pex"
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("PEX-INFO", json.dumps({"inherit_path": inherit}))
+        archive.writestr("__main__.py", "import vllm\n")
+    started = follow([sys.executable, str(file)], ENVIRONMENT)
+    assert bool(started.unknown) == (inherit != "false")
+    expected = (None, ()) if started.unknown else (sys.executable, ("-I",))
+    assert (started.interpreter, started.options) == expected

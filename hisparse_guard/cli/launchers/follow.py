@@ -130,7 +130,9 @@ def _python(way: Way, program: str) -> bool:
     if starts == programs.GUARD:
         table.guard_run(way, [program, *way.words[1 : len(way.words) - len(rest)]], rest)
     elif starts == programs.TORCHRUN:
-        way.words = [program, "-u", *table.torchrun_words(rest)]
+        # torchrun's own variable for the Python of its processes.
+        python = way.environment.get("PYTHON_EXEC", program)
+        way.words = [python, "-u", *table.torchrun_words(rest)]
         if way.words[2:3] == ["--no-python"]:
             way.words = way.words[3:]
     elif starts in (programs.DDTRACE, programs.OPENTELEMETRY):

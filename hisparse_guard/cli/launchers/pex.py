@@ -1,4 +1,4 @@
-"""PEX files: they start Python again, mostly with -I."""
+"""PEX files: they start Python again, with -I."""
 
 from __future__ import annotations
 
@@ -27,13 +27,22 @@ def information(file: str) -> dict[str, object] | None:
 
 
 def restarted(way: Way, file: str, interpreter: str | None = None) -> bool:
-    """A PEX starts Python again: with -I, unless it is told to inherit PYTHONPATH."""
+    """A PEX starts Python again, with -I.
+
+    Told to inherit PYTHONPATH it starts it without (as a venv with it), and the program then has
+    the entries of PYTHONPATH, but no `sitecustomize` and no finder of one (pex 2 on Python 3.11).
+
+    Raises:
+        CannotTell: it is told so.
+    """
     inherit = way.environment.get("PEX_INHERIT_PATH") or (information(file) or {}).get(
         "inherit_path"
     )
+    if str(inherit).lower() in ("prefer", "fallback"):
+        way.interpreter = None
+        raise CannotTell(f"what the PEX {file} keeps of PYTHONPATH's sitecustomize is not known")
     way.interpreter = interpreter or _interpreter(way, file)
-    if str(inherit).lower() not in ("prefer", "fallback"):
-        way.options = ("-I",)
+    way.options = ("-I",)
     way.first = file
     return True
 

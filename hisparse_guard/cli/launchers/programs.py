@@ -29,12 +29,19 @@ _KNOWN = {
     "opentelemetry.instrumentation.auto_instrumentation": OPENTELEMETRY,
 }
 _STARTERS = ("exec", "spawn", "posix_spawn", "fork", "system", "popen", "startfile")
-# What takes import hooks away, has children started by another Python, or imports by a name that
-# is not in the source.
-_CHANGING = {"meta_path", "path_hooks", "set_executable", "putenv", "unsetenv", "import_module"}
+# What takes import hooks away, has children started by another Python, imports by a name that is
+# not in the source or from another place, or sets variables from a file.
+_CHANGING = {
+    *("meta_path", "path_hooks", "path_importer_cache", "set_executable", "import_module"),
+    *("addsitedir", "addpackage", "spec_from_file_location", "SourceFileLoader", "zipimporter"),
+    *("putenv", "unsetenv", "load_dotenv", "chdir"),
+}
+# Of `sys`: where modules come from.
+_PLACES = {"path", "modules"}
+_PLACES_OF_SYS = {"sys.*", *(f"sys.{name}" for name in _PLACES)}
 _STARTING_MODULES = {"subprocess", "pty", "asyncio.subprocess", "runpy", "sh", "pexpect"}
-_OF_ENVIRONMENT = {"clear", "update", "pop", "popitem", "__delitem__", "__setitem__"}
-_VARIABLES = ("PYTHON", "HISPARSE_GUARD", "VLLM_PLUGINS", "VLLM_FLASHINFER_ALLREDUCE_BACKEND")
+_OF_ENVIRONMENT = {"clear", "update", "pop", "popitem", "setdefault", "__delitem__", "__setitem__"}
+VARIABLES = ("PYTHON", "HISPARSE_GUARD", "VLLM_PLUGINS", "VLLM_FLASHINFER_ALLREDUCE_BACKEND")
 
 
 def of_python(kind: Kind, target: str) -> str:
@@ -76,7 +83,10 @@ def _of_source(tree: ast.Module, name: str) -> str:
     launchers = {_KNOWN[module] for module in imported if module in _KNOWN}
     starts = list(_starts(tree)) + sorted(imported & _STARTING_MODULES)
     if starts:
-        return f"{name} starts other programs ({starts[0]}), perhaps another Python"
+        return (
+            f"{name} starts other programs, perhaps another Python, or changes what is imported "
+            f"or inherited ({starts[0]})"
+        )
     if len(launchers) == 1:
         return launchers.pop()
     if any(module.partition(".")[0] == "vllm" for module in imported) and not launchers:
@@ -93,6 +103,16 @@ def _imports(tree: ast.Module) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
+def _names_of_sys(tree: ast.Module) -> set[str]:
+    return {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+        if alias.name == "sys"
+    }
+
+
 def _set(node: ast.Assign | ast.AugAssign | ast.Delete) -> Iterator[str]:
     """What in an assignment may change what children are given: the environment as a whole, a
     variable whose name is not in the source, the Python that they are started with."""
@@ -106,12 +126,16 @@ def _set(node: ast.Assign | ast.AugAssign | ast.Delete) -> Iterator[str]:
 
 
 def _starts(tree: ast.Module) -> Iterator[str]:
-    """What in a program starts another, or changes what its children are given."""
+    """What in a program starts another, or changes what it imports or its children are given."""
+    yield from (f"it uses {name}" for name in _imports(tree) if name in _PLACES_OF_SYS)
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and (
             node.attr.startswith(_STARTERS) or node.attr in _CHANGING
         ):
             yield node.attr
+        elif isinstance(node, ast.Attribute) and node.attr in _PLACES:
+            if getattr(node.value, "id", "") in _names_of_sys(tree):
+                yield f"it uses sys.{node.attr}"
         elif isinstance(node, ast.Attribute) and node.attr in _OF_ENVIRONMENT:
             if getattr(node.value, "attr", getattr(node.value, "id", "")) == "environ":
                 yield f"environ.{node.attr}"
@@ -120,7 +144,7 @@ def _starts(tree: ast.Module) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom) and node.module in ("os", "posix"):
             yield from (a.name for a in node.names if a.name.startswith((*_STARTERS, "*")))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            if node.value.startswith(_VARIABLES) or node.value in _CHANGING:
+            if node.value.startswith(VARIABLES) or node.value in _CHANGING:
                 yield f"it names {node.value}"
         elif isinstance(node, ast.Name) and node.id in ("__import__", "exec", "eval", *_CHANGING):
             yield node.id

@@ -34,6 +34,15 @@ _UNREAD = {
 }
 # What changes nothing of what is started later.
 _IGNORED = {":", "true", "umask", "ulimit", "trap", "hash", "echo", "printf", "sleep"}
+# Programs that change nothing of what is started later.
+_LOOKING = {
+    *("cat", "date", "df", "free", "grep", "hostname", "id", "ls", "mkdir", "nproc"),
+    *("nvidia-smi", "printenv", "pwd", "uname", "which", "whoami"),
+}
+# Variables by which the shell splits words, and finds folders and other texts.
+_OF_SHELL = {"IFS", "CDPATH", "BASH_ENV", "ENV"}
+# In an assignment that is not quoted: a home folder, or one word that becomes several.
+_EXPANDED = re.compile(r"[=:]~|\{[^}]*(?:,|\.\.)[^}]*\}")
 # Words that begin so: with them it sets a variable, or has more run before each command.
 _SETTING: dict[str, tuple[str, ...]] = {
     "printf": ("-V",),
@@ -71,6 +80,9 @@ class Shell:
                 if follows_and and last and before != now:
                     raise CannotTell(f"whether it comes to {shown(words)} depends on {last[0]}")
                 continue
+            if last and Path(last[0]).name not in _LOOKING:
+                # It may install another vLLM, or take the guard's files away.
+                raise CannotTell(f"what {last[0]} changes before {shown(words)} is not known")
             last = command
             if words[0].text == "exec":
                 return last
@@ -86,6 +98,8 @@ class Shell:
         assigned: dict[str, str] = {}
         while words and _ASSIGNMENT.match(words[0].text):
             key, _, _ = words[0].text.partition("=")
+            if key in _OF_SHELL:
+                raise CannotTell(f"it sets {key}")
             assigned[key] = " ".join(self._expand(words[0])).partition("=")[2]
             words = words[1:]
         if not words:
@@ -96,7 +110,11 @@ class Shell:
         expanded = [part for word in words for part in self._expand(word)]
         if not expanded:
             raise CannotTell("a command is empty once its variables are filled in")
-        return self._builtin(expanded, assigned)
+        command = self._builtin(expanded, assigned)
+        if command is None and assigned:
+            # Whether it stays set depends on the shell.
+            raise CannotTell(f"it sets a variable in front of {expanded[0]!r}")
+        return command
 
     def _builtin(self, words: list[str], assigned: dict[str, str]) -> list[str] | None:
         name, *rest = words
@@ -155,6 +173,8 @@ class Shell:
 
     def _expand(self, word: Word) -> list[str]:
         """`word` with its parameters filled in: split at blanks where it is nothing but one."""
+        if _ASSIGNMENT.match(word.text) and not word.quoted and _EXPANDED.search(word.text):
+            raise CannotTell(f"it has {word.text[:80]!r}, which is not followed")
         whole = _PARAMETER.fullmatch(word.text)
         if whole and len(word.pieces) == 1 and word.pieces[0][1]:
             if (whole["plain"] or whole["name"]) in ("@", "*"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 from collections.abc import Callable, Sequence
@@ -148,6 +149,15 @@ def _shell(way: Way) -> None:
     way.cwd = shell.cwd
 
 
+# What `conda run` takes variables from, and what may set one that matters: by its name, or by text
+# that is elsewhere.
+_CONDA_READS = ("etc/conda/activate.d/*", "etc/conda/env_vars.d/*", "conda-meta/state")
+_CONDA_SETS = re.compile(
+    "|".join([*map(re.escape, programs.VARIABLES), r"(?:^|[;&|\s])(?:\.|source|eval)\s"]).encode(),
+    re.MULTILINE,
+)
+
+
 def _conda(way: Way) -> None:
     """`conda run` puts the environment's bin folder in front of PATH, and runs its scripts."""
     name, words = way.words[0], way.words[1:]
@@ -164,9 +174,10 @@ def _conda(way: Way) -> None:
             raise CannotTell(f"{name} run has the option {word}, which is not known here")
     if prefix is None or not (prefix / "bin").is_dir():
         raise CannotTell(f"the environment of this {name} run is not found; name it with -p FOLDER")
-    for script in sorted((prefix / "etc" / "conda" / "activate.d").glob("*")):
-        if b"PYTHON" in script.read_bytes():
-            raise CannotTell(f"{script}, which {name} runs, names a variable of Python")
+    for held in sorted(file for pattern in _CONDA_READS for file in prefix.glob(pattern)):
+        if found := _CONDA_SETS.search(held.read_bytes()):
+            said = os.fsdecode(found[0]).strip()
+            raise CannotTell(f"{held}, which {name} reads, has {said!r}, which is not followed")
     path = way.environment.get("PATH", os.defpath)
     way.environment.update(
         PATH=f"{prefix / 'bin'}{os.pathsep}{path}", CONDA_PREFIX=str(prefix.resolve())

@@ -11,6 +11,9 @@ from hisparse_guard.cli.report.servers import MOST_RANKS, Server
 from hisparse_guard.cli.report.worker_verdict import serves
 from hisparse_guard.runtime.state import ENV_BACKEND
 
+# Variables by which ranks that have different ones go different ways.
+_DECIDING = (ENV_BACKEND, "VLLM_ALLREDUCE_USE_FLASHINFER")
+
 
 def differing(server: Server) -> list[Finding]:
     """Ranks that differ: in HiSparse, in what serves a group, in what was decided for it."""
@@ -21,12 +24,13 @@ def differing(server: Server) -> list[Finding]:
         found.append(
             ("disagreement", f"HiSparse was seen by {ranks(seen)}, and off in {ranks(off)}")
         )
-    chosen: dict[str, list[Process]] = defaultdict(list)
-    for process in server.workers:
-        chosen[process.environment.get(ENV_BACKEND, "not set")].append(process)
-    if len(chosen) > 1:
-        said = "; ".join(f"{ranks(who)}: {value}" for value, who in chosen.items())
-        found.append(("unproven", f"{ENV_BACKEND} differs: {said}"))
+    for name in _DECIDING:
+        chosen: dict[str, list[Process]] = defaultdict(list)
+        for process in server.workers:
+            chosen[process.environment.get(name, "not set")].append(process)
+        if len(chosen) > 1:
+            said = "; ".join(f"{ranks(who)}: {value}" for value, who in chosen.items())
+            found.append(("unproven", f"{name} differs: {said}"))
     groups: dict[tuple[object, ...], list[tuple[Process, Group, Standing]]] = defaultdict(list)
     for process in server.workers:
         for group, standing in process.groups.items():

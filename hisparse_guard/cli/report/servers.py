@@ -30,6 +30,8 @@ class Server:
         identifier: names this run among all others, for as long as the evidence is kept.
         workers: the processes that have a rank, a group or a workspace.
         others: API server, engine core and the like.
+        short_of: the ranks that a config of its launcher is for, where it is of more than the
+            worlds of that launcher's servers have, and these.
         latest: False where it is shown to have ended or to be superseded.
     """
 
@@ -37,6 +39,7 @@ class Server:
     workers: list[Process]
     others: list[Process] = field(default_factory=list)
     met: bool = False
+    short_of: tuple[int, int] | None = None
     latest: bool = True
     identifier: str = ""
 
@@ -269,9 +272,13 @@ def _place_others(servers: list[Server], others: Sequence[Process]) -> list[Proc
             homes = by_parent[_key(process)]
         if not homes and (parent := parents.get(_key(process))):
             homes = by_member[parent]
-        for server in {id(home): home for home in homes}.values():
+        several = {id(home): home for home in homes}.values()
+        reported = sum(home.world_size or 0 for home in several)
+        for server in several:
             server.others.append(process)
             enter(server, process)
+            if process.hisparse and process.largest_config > reported:
+                server.short_of = (process.largest_config, reported)
         if not homes or (process.hisparse and not any(home.hisparse for home in homes)):
             # Also a launcher that saw HiSparse in a server of which there is no evidence.
             left[_by_kin(process)].append(process)
@@ -291,14 +298,16 @@ def _key(process: Process) -> _Key:
 def _parents(processes: Sequence[Process]) -> dict[_Key, _Key]:
     """The parent of each process, where it has evidence too: of those that had its process id one
     after the other, the last one that began before."""
+    # Containers with one host name share process ids too: an instance tells their parents apart.
     owners: dict[tuple[str, int | None], list[Process]] = defaultdict(list)
     for process in sorted(processes, key=lambda one: one.start):
         owners[process.host, process.pid].append(process)
     found = {}
     for process in processes:
         earlier = [p for p in owners[process.host, process.ppid] if p.start < process.start]
+        akin = [p for p in earlier if set(p.instances) & set(process.instances)]
         if earlier:
-            found[_key(process)] = _key(earlier[-1])
+            found[_key(process)] = _key((akin or earlier)[-1])
     return found
 
 

@@ -103,6 +103,12 @@ def _incomplete(server: Server) -> list[Finding]:
     if replicas > world:
         what = f"its config is for {replicas} ranks (tensor times data parallel size), and its "
         found.append(("unproven", f"{what}world has {world}"))
+    if server.short_of is not None:
+        wanted, reported = server.short_of
+        what = (
+            f"its launcher's config is for {wanted} ranks (tensor times data parallel size), and "
+        )
+        found.append(("unproven", f"{what}{reported} are in the worlds that are here"))
     models = sorted({process.model for process in server.workers if process.model})
     if len(models) > 1:
         found.append(("unproven", f"its ranks serve different models: {', '.join(models)}"))

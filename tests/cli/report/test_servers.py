@@ -203,6 +203,35 @@ def test_replicas_without_an_all_reduce_that_cannot_be_put_together(tmp_path: Pa
     assert judged(tmp_path, *lives).verdict == "unproven"
 
 
+def test_containers_with_one_host_name_have_api_servers_of_one_process_id(tmp_path: Path) -> None:
+    """The workers of the second are not guarded: the first one's do not stand for them."""
+    first = Process(rank=None, pid=1, ppid=0, start=-9.0, instance="first").config()
+    second = Process(rank=None, pid=1, ppid=0, start=-8.0, instance="second").config()
+    core = Process(rank=None, pid=50, ppid=1, start=-5.0, instance="first").config()
+    workers = [p.guarded() for p in world(instance="first")]
+    report = judged(tmp_path, first, second, core, *workers)
+    assert verdicts(report) == ["unproven", "safe"]
+    assert [process.instances for process in report.results[0].server.others] == [["second"]]
+
+
+def test_a_replica_without_evidence_is_missed(tmp_path: Path) -> None:
+    """Data parallelism of a dense model: the API server's config is for two replicas."""
+    api = Process(rank=None, pid=5, ppid=1, start=-9.0).config(data_parallel_size=2)
+    report = judged(tmp_path, api, *(p.guarded() for p in world()))
+    assert report.verdict == "unproven"
+    assert "config is for 4 ranks" in why(report)
+    other = world(pid=200, rendezvous="tcp://127.0.0.1:2222")
+    assert verdicts(judged(tmp_path, *(p.guarded() for p in other))) == ["safe", "safe"]
+
+
+def test_a_rank_that_was_given_another_way(tmp_path: Path) -> None:
+    """It takes part in no all-reduce that the others do by FlashInfer."""
+    first = Process(rank=0, environment={"VLLM_ALLREDUCE_USE_FLASHINFER": "0"})
+    report = judged(tmp_path, first.guarded(), Process(rank=1, pid=101).guarded())
+    assert report.verdict == "unproven"
+    assert "VLLM_ALLREDUCE_USE_FLASHINFER differs" in why(report)
+
+
 # What is shown to have ended
 
 

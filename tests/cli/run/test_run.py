@@ -91,7 +91,9 @@ def test_the_command_is_guarded(bundle: Path, bare: Path, tmp_path: Path) -> Non
         "print('hisparse_guard.runtime.activate' in sys.modules)"
     )
     done = hisparse_guard("run", "--", bare, "-c", program, entry=bundle)
-    assert (done.stdout, done.stderr) == ("True\n", "")
+    # Where a program itself says where modules come from, it cannot be told before.
+    assert done.stdout == "True\n"
+    assert "not checked" in done.stderr and "it uses sys.path" in done.stderr
 
 
 @pytest.mark.parametrize(
