@@ -29,7 +29,7 @@ _NUMBERED = (
     r"[ _-]?codes?|otp|pin|pass(?:word|code)|pwd|api[ _-]?key|community|unseal key(?: \d)?)"
 )
 _PEOPLE = (
-    r"(?:chat|org(?:ani[sz]ation)?|workspace|team|guild|project|member)[ _-]?(?:id|no|number)"
+    r"(?:chat|org(?:ani[sz]ation)?|workspace|team|guild|project|member|external|enduser)[ _.-]?(?:id|no|number)"
     r"|(?:\w*[_-])?(?:user(?:[ _-]?name)?|customer|tenant|client[ _-]?id|session|sid|subscription"
     r"|sess|account|e-?mail|phone|birthday|salt|nonce|login)(?:[ _-]?(?:id|no|number))?"
 )
