@@ -67,7 +67,7 @@ def _is_personal(name: str, value: Any) -> bool:
     """Whether a member says who somebody is; up to three digits say too little."""
     if type(value) in (int, float):
         return is_personal(name) and abs(value) >= 1000
-    return isinstance(value, str) and is_personal(name) and not value.lower() in policy.WORDS
+    return isinstance(value, str) and is_personal(name) and value.lower() not in policy.WORDS
 
 
 @dataclass

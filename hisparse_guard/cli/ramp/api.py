@@ -3,6 +3,7 @@ answer that is data or a `BadAnswer`."""
 
 from __future__ import annotations
 
+import errno
 import json
 import ssl
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import httpx
 # Lists of models and metrics of a big server stay far below.
 MOST_BYTES = 16 << 20
 ERROR_BYTES = 64 << 10
+_OWN_LIMITS = (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL)
 
 
 class BadAnswer(RuntimeError):
@@ -84,6 +86,15 @@ def tls_context(ca_file: str | None, insecure: bool) -> ssl.SSLContext:
     return context
 
 
+def _of_this_machine(error: BaseException | None) -> bool:
+    """Whether a connection failed for want of files or ports here, and not for the server."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _OWN_LIMITS:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
 class Api:
     """An HTTP client for one ramp."""
 
@@ -148,6 +159,9 @@ class Api:
         except TimeoutError:
             raise BadAnswer("timeout", f"no complete answer within {deadline_s:g} s") from None
         except (httpx.HTTPError, httpx.InvalidURL, ssl.SSLError, OSError) as error:
+            if _of_this_machine(error):
+                text = "this machine cannot open another connection (see ulimit -n)"
+                raise BadAnswer("not sent", text) from None
             why = printable(str(error)) or type(error).__name__
             raise BadAnswer("connection", f"{type(error).__name__}: {why}") from None
 

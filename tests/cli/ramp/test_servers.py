@@ -21,7 +21,6 @@ from tests.cli.ramp.bad_answers import (
     endless_headers,
     error_event,
     huge_usage,
-    ids_alone,
     named_error_event,
     no_done,
     no_end,
@@ -115,6 +114,11 @@ ODD = {
         ends_well_but(lambda handler: handler.event(choices=[], detail="died")),
         "stream error",
     ),
+    "a message beside choices": (
+        ends_well_but(lambda handler: handler.event(choices=[], code=500, message="died")),
+        "stream error",
+    ),
+    "an error in a delta": (ends_well_but(choice(delta={"error": "died"})), "stream error"),
     "a key twice": (
         ends_well_but(lambda handler: handler.chunk('data: {"error": 1, "error": null}\n\n')),
         "wrong answer",
@@ -395,20 +399,3 @@ def test_no_server(tmp_path: Path) -> None:
     found = ramp(tmp_path, "http://127.0.0.1:9", MODEL, *WORDS, "--html", page)
     assert (found.code, found.document["verdict"]) == (1, "inconclusive"), found.err
     assert page.exists()
-
-
-def test_token_ids_without_text_are_no_shown_answer(tmp_path: Path) -> None:
-    found = run(tmp_path, whole_but(ids_alone))
-    assert found.code == 0 and "1 answer of the load" in found.document["not_shown"][0]
-
-    def every(handler: Handler, number: int, body: dict[str, Any]) -> bool:
-        ids_alone(handler, body)
-        return True
-
-    found = run(tmp_path, Stub(answer=every))
-    assert (found.code, found.counts) == (1, [(2, 4, 0)])
-    assert found.document["verdict"] == "inconclusive"
-    assert "4 answers without text that can be read" in found.document["sentence"]
-    # A server without a detokenizer never sends text; its ids are compared before and after.
-    found = run(tmp_path, Stub(text=""))
-    assert found.code == 0 and any("are text" in one for one in found.document["not_shown"])
