@@ -8,10 +8,13 @@ import json
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 
 import anyio
 import httpx
+
+from hisparse_guard.cli.masking.plain import seen
 
 # Lists of models and metrics of a big server stay far below.
 MOST_BYTES = 16 << 20
@@ -62,8 +65,9 @@ def parse_json(data: bytes) -> Any:
 
 
 def printable(text: str, most: int = 300) -> str:
-    """A server's words on one line, without control characters."""
-    words = "".join(c if c.isprintable() else " " for c in text[: 4 * most])
+    """A server's words on one line, without control characters: those that nobody sees could part
+    a secret."""
+    words = "".join(c if c.isprintable() else " " for c in seen(text[: 4 * most]))
     return " ".join(words.split())[:most]
 
 
@@ -106,6 +110,8 @@ class Api:
             verify=context,
             # Neither a proxy nor a password from ~/.netrc.
             trust_env=False,
+            # None kept: one that no header can hold would end the ramp.
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
             follow_redirects=False,
             timeout=None,
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hisparse_guard.cli.ramp import doubts
 from hisparse_guard.cli.ramp.api import BadAnswer
-from hisparse_guard.cli.ramp.server import Server
+from hisparse_guard.cli.ramp.server import Server, Signs
 from hisparse_guard.cli.ramp.stream import Stream
 
 PROMPTS = (
@@ -183,3 +184,12 @@ async def control(
         return await known.check(server, deadline_s, "from those of the control server")
     except BadAnswer as error:
         return f"the control server does not answer: {error}"
+
+
+async def no_control(server: Server, first: Mapping[str, Signs]) -> list[str]:
+    """What the control cannot show, in words, where it is the server that it is to control."""
+    starts = {signs.started for signs in first.values()} - {None}
+    told = await server.signs()
+    if not starts & {signs.started for signs in told.values()} and not first.keys() & told.keys():
+        return []
+    return ["that another server gives the same known answers (--control-url is the same one)"]

@@ -14,6 +14,7 @@ import pytest
 
 from hisparse_guard.cli.ramp.api import Api, BadAnswer, tls_context
 from hisparse_guard.cli.ramp.server import Server, told_state
+from tests.cli.ramp.process import ramp
 from tests.cli.ramp.stub import HEAD, Handler, Stub, stub_server
 from tests.cli.ramp.test_servers import run, whole_but
 
@@ -297,3 +298,57 @@ def test_comments_are_no_progress(tmp_path: Path) -> None:
     ):
         asyncio.run(ask(stub.url))
     assert not moves
+
+
+def test_a_control_that_is_the_server_itself_shows_nothing(tmp_path: Path) -> None:
+    stub = Stub()
+    with stub_server(stub):
+        by_name = stub.url.replace("127.0.0.1", "localhost")
+        words = ("--levels", "1", "--requests", "2", "--isl", "8", "--osl", "6")
+        for url in (stub.url, by_name):
+            found = ramp(tmp_path, stub.url, "stub", *words, "--control-url", url)
+            assert any("--control-url is the same" in one for one in found.document["not_shown"])
+
+
+def test_a_health_that_fails_and_recovers_is_said(tmp_path: Path) -> None:
+    asked = [0]
+
+    def health(handler: Handler) -> None:
+        asked[0] += 1
+        # The first one is before the load.
+        handler.say(503 if asked[0] == 3 else 200, {})
+
+    def answer(handler: Handler, number: int, body: dict[str, Any]) -> bool:
+        time.sleep(1)
+        return False
+
+    found = run(tmp_path, Stub(get={"/health": health}, answer=answer), *LONG)
+    assert found.code == 0
+    assert any("healthy throughout (1 check" in one for one in found.document["not_shown"])
+
+
+def test_a_key_that_unseen_characters_part_is_not_shown(tmp_path: Path) -> None:
+    def change(handler: Handler, body: dict[str, Any]) -> None:
+        handler.say(500, {"error": "Kx7-very\x1b[0m-secret-9Q or Kx7-very-\u200bsecret-9Q"})
+
+    found = run(tmp_path, whole_but(change), env={"OPENAI_API_KEY": "Kx7-very-secret-9Q"})
+    assert found.code == 1
+    for part in ("Kx7", "secret-9Q"):
+        assert part not in found.out + found.err + json.dumps(found.document)
+
+
+def test_cookies_are_not_kept(tmp_path: Path) -> None:
+    def answer(handler: Handler, number: int, body: dict[str, Any]) -> bool:
+        handler.send_response(200)
+        for cookie in ("a=\xff\xfe; Path=/", "b=plain; Path=/"):
+            handler.send_header("Set-Cookie", cookie)
+        handler.send_header("Transfer-Encoding", "chunked")
+        handler.end_headers()
+        for n in range(6):
+            handler.token("length" if n == 5 else None, n + number)
+        handler.end_stream(len(body["prompt"]), 6)
+        return True
+
+    stub = Stub(answer=answer)
+    assert run(tmp_path, stub).code == 0
+    assert not any("Cookie" in one for one in stub.headers)
