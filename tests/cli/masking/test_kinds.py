@@ -60,7 +60,8 @@ LOGS = {
     "keys of services": "INFO {user_key: 94711947, app_key: 94711947} storageKey=94711947",
     "programs with a password": "unzip -P 94711947 a.zip\nldapsearch -w 94711947 -D x\n"
     "vault kv put secret value=94711947\nsmbclient -A 94711947 x",
-    "an environment in braces": "INFO with env_vars {'K': '94711947'}\nenv: {K: 94711947, J: '94711947'}",
+    "an environment in braces": "INFO with env_vars {'K': '94711947'}"
+    "\nenv: {K: 94711947, J: '94711947'}",
 }
 FILES = {
     "a key": f"data: {{{S}: 1}}\n",
