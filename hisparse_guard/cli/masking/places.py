@@ -29,7 +29,8 @@ _NUMBERED = (
     r"[ _-]?codes?|otp|pin|pass(?:word|code)|pwd|api[ _-]?key|community|unseal key(?: \d)?)"
 )
 _PEOPLE = (
-    r"(?:chat|org(?:ani[sz]ation)?|workspace|team|guild|project|member)[ _-]?(?:id|no|number)"
+    r"(?:chat|org(?:ani[sz]ation)?|workspace|team|guild|project|member|external|enduser)"
+    r"[ _.-]?(?:id|no|number)"
     r"|(?:\w*[_-])?(?:user(?:[ _-]?name)?|customer|tenant|client[ _-]?id|session|sid|subscription"
     r"|sess|account|e-?mail|phone|birthday|salt|nonce|login)(?:[ _-]?(?:id|no|number))?"
 )
@@ -45,10 +46,15 @@ _REQUEST = re.compile(
 _HINT = re2.compile(
     rf"(?i)(?:{_PEOPLE})\s|(?:{CLIENT_NAME.pattern}|{_PEOPLE}|x-[\w-]+|user-agent|referer|origin|forwarded|via"
     rf"|traceparent|baggage|code|state)\\*['\"]?\s*[:=,]|phrase|words|mnemonic|(?:{_NUMBERED})[\s:=#'\"]+"
-    r"|\bcv[vc]|^\s*(?:-|user|host|proxy)|:\w+:\S+:|echo|printf|<<<|login|header|licen|key|value|curl"
+    r"|\benv|\bcv[vc]|^\s*(?:-|user|host|proxy)|:\w+:\S+:|echo|printf|<<<|login|header|licen|key|value|curl"
 )
 # In the order in which they are looked for.
 _PLACES = (
+    # An environment; its names are whatever people call them.
+    re.compile(
+        rf"(?P<name>\b(?:env|environ|environment|env_vars)\b{_SIDE})(?P<link>\s*[:=]?\s*)"
+        r"(?P<value>\{[^{}\n]*\})"
+    ),
     # A list of numbers ends at its bracket; in other lists a client may have put one.
     re.compile(
         rf"(?P<name>(?<![\w.]){_SIDE}(?:{CLIENT_NAME.pattern})){_LINK}"

@@ -11,7 +11,7 @@ from typing import Any
 from hisparse_guard.cli.masking import policy
 from hisparse_guard.cli.masking.blocks import Blocks, Columns
 from hisparse_guard.cli.masking.masker import Masker
-from hisparse_guard.cli.masking.places import CLIENT_NAME, HEADER, HEADERS, mask_places
+from hisparse_guard.cli.masking.places import CLIENT_NAME, HEADER, HEADERS, is_personal, mask_places
 from hisparse_guard.cli.masking.plain import seen
 from hisparse_guard.cli.masking.streams import Prefixes
 from hisparse_guard.cli.masking.text import (
@@ -61,6 +61,13 @@ _BEGIN, _END = re.compile(r"-----BEGIN [A-Z0-9 ]*-----"), re.compile(r"-----END 
 # Where a JSON record has the line of the log, and the environment of a process.
 _MESSAGES = ("log", "MESSAGE", "message", "msg", "textPayload", "line", "body", "@message")
 _ENVIRONMENTS = ("env", "environ", "environment", "env_vars")
+
+
+def _is_personal(name: str, value: Any) -> bool:
+    """Whether a member says who somebody is; up to three digits say too little."""
+    if type(value) in (int, float):
+        return is_personal(name) and abs(value) >= 1000
+    return isinstance(value, str) and is_personal(name) and value.lower() not in policy.WORDS
 
 
 @dataclass
@@ -233,7 +240,10 @@ class Prose:
         shown = self.text(seen(name))
         place = name_of_value(mapping, name, outer)
         unknown = MASK in shown and type(value) in (str, int, float)
-        if value and (unknown or (self._in_log and self._sent(name, value, place, outer))):
+        personal = self._in_log and _is_personal(name, value)
+        if value and (
+            unknown or personal or (self._in_log and self._sent(name, value, place, outer))
+        ):
             self.count += 1
             return shown, MASK
         return shown, self.document(value, place)

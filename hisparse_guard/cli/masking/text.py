@@ -21,7 +21,8 @@ MASK = "***"
 # `max_num_batched_tokens` holds a number.
 NAME = (
     r"(?:[\w.-]{0,60}?(?:(?:api|auth|access|private|account|subscription|routing|service|integration|session|ssh|deploy|registration|activation|encryption|signing|master"
-    r"|shared|license|client|unseal)[ _.-]?keys?|(?-i:(?<=_)KEY)|secret(?:[ _-]?key)?s?"
+    r"|shared|license|client|unseal|user|storage|consumer|app|ingestion|write|webhook)[ _.-]?keys?"
+    r"|(?-i:(?<=_)KEY)|secret(?:[ _-]?key)?s?"
     r"|secure[ _-]?string|pass[ _-]?w(?:or)?ds?"
     r"|pass[ _-]?(?:code|phrase)|passwort|kennwort|credentials?|auth(?:orization)?"
     r"|bearer|(?<!s)token|(?-i:(?<=s)Token)|(?:api|auth|access|bearer|hf|refresh|secret)[_-]?tokens"
@@ -86,7 +87,10 @@ _USERINFO = re.compile(
 _LETTER = re.compile(
     r"(?P<name>\bsshpass\s+-p|\bcurl\b[^\n|;&]{0,500}?\s(?:-u|--user)|\blogin\b[^\n|;&]{0,500}?\s-p"
     r"|\b(?:mysql|mongo|redis-cli|psql)\b[^\n|;&]{0,500}?\s-[pa]"
-    r"|\b(?i:identified\s+by)|\bopenssl\b[^\n|;&]{0,500}?\s-k|--from-literal[= ]['\"]?[\w.-]{1,80})"
+    r"|\b(?i:identified\s+by)|\bopenssl\b[^\n|;&]{0,500}?\s-k|\b(?:un)?zip\b[^\n|;&]{0,500}?\s-P"
+    r"|\b(?:ldap\w+|smbclient|ipmitool|snmp\w+)\b[^\n|;&]{0,500}?\s-[wPAX]"
+    r"|\bvault\b[^\n|;&]{0,200}?\s(?:put|write|patch)\b[^\n|;&]{0,500}?\s[\w.-]{1,80}(?==)"
+    r"|--from-literal[= ]['\"]?[\w.-]{1,80})"
     r"(?P<link>\s*=?)"
     rf"(?P<value>(?:{_QUOTED}|[^\s,;'\"]+))"
 )
@@ -111,7 +115,7 @@ _HINT = re2.compile(
     rb"|\b(?:hf_|sk-|nvapi-|gh[opsur]_|github_pat_|gl[a-z]{1,5}-|xox|AKIA|ASIA|AIza|dckr|pypi-|npm_"
     rb"|[rs]k_(?:live|test)|wandb|eyJ|xapp|hv[bsr]\.|s\.\w{24}|whsec|gsk_|r8_|fw_|glsa|sgp_|pplx|tskey"
     rb"|lsv2|do[opr]_v1|SG\.|ya29|shp|ATATT|dapi)|\$(?:\d|y|gy|apr1|argon2|scrypt)"
-    rb"|\b(?:curl|login|mysql|mongo|redis|psql)"
+    rb"|\b(?:curl|login|mysql|mongo|redis|psql|(?:un)?zip|ldap|smbclient|ipmitool|snmp|vault)"
 )
 PARTS = re.compile(r"[^\s,'\"\\\[\](){}*]{6,}")
 # Everything that follows a secret name, in a text that is to be given away.

@@ -3,18 +3,23 @@ answer that is data or a `BadAnswer`."""
 
 from __future__ import annotations
 
+import errno
 import json
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 
 import anyio
 import httpx
 
+from hisparse_guard.cli.masking.plain import seen
+
 # Lists of models and metrics of a big server stay far below.
 MOST_BYTES = 16 << 20
 ERROR_BYTES = 64 << 10
+_OWN_LIMITS = (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL)
 
 
 class BadAnswer(RuntimeError):
@@ -60,8 +65,9 @@ def parse_json(data: bytes) -> Any:
 
 
 def printable(text: str, most: int = 300) -> str:
-    """A server's words on one line, without control characters."""
-    words = "".join(c if c.isprintable() else " " for c in text[: 4 * most])
+    """A server's words on one line, without control characters: those that nobody sees could part
+    a secret."""
+    words = "".join(c if c.isprintable() else " " for c in seen(text[: 4 * most]))
     return " ".join(words.split())[:most]
 
 
@@ -84,6 +90,15 @@ def tls_context(ca_file: str | None, insecure: bool) -> ssl.SSLContext:
     return context
 
 
+def _of_this_machine(error: BaseException | None) -> bool:
+    """Whether a connection failed for want of files or ports here, and not for the server."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _OWN_LIMITS:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
 class Api:
     """An HTTP client for one ramp."""
 
@@ -95,6 +110,8 @@ class Api:
             verify=context,
             # Neither a proxy nor a password from ~/.netrc.
             trust_env=False,
+            # None kept: one that no header can hold would end the ramp.
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
             follow_redirects=False,
             timeout=None,
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
@@ -148,6 +165,9 @@ class Api:
         except TimeoutError:
             raise BadAnswer("timeout", f"no complete answer within {deadline_s:g} s") from None
         except (httpx.HTTPError, httpx.InvalidURL, ssl.SSLError, OSError) as error:
+            if _of_this_machine(error):
+                text = "this machine cannot open another connection (see ulimit -n)"
+                raise BadAnswer("not sent", text) from None
             why = printable(str(error)) or type(error).__name__
             raise BadAnswer("connection", f"{type(error).__name__}: {why}") from None
 

@@ -57,7 +57,8 @@ class Identity:
                 )
             if found.first[url].version is None:
                 found.not_shown.append("the server's version")
-            if found.first[url].started is None and found.first[url].created is None:
+            # A `created` that holds still may be a constant, or of the model's files.
+            if found.first[url].started is None:
                 found.not_shown.append("that the server was not restarted (it tells no start time)")
         found.not_shown = list(dict.fromkeys(found.not_shown))
         return found

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hisparse_guard.cli.ramp import doubts
 from hisparse_guard.cli.ramp.api import BadAnswer
-from hisparse_guard.cli.ramp.server import Server
+from hisparse_guard.cli.ramp.server import Server, Signs
 from hisparse_guard.cli.ramp.stream import Stream
 
 PROMPTS = (
@@ -33,8 +34,28 @@ async def ask(server: Server, deadline_s: float) -> list[Stream]:
     return found
 
 
-def _told(stream: Stream) -> list[int] | str:
-    return stream.token_ids or stream.answer
+@dataclass(frozen=True)
+class Told:
+    """An answer as it is compared: clients read its text, and ids alone may be right."""
+
+    ids: tuple[int, ...]
+    text: str
+
+    @classmethod
+    def of(cls, stream: Stream) -> Told:
+        return cls(tuple(stream.token_ids), stream.answer)
+
+    def begins_as(self, right: Told) -> bool:
+        """Whether ids and text are the same for the part that leaves no doubt."""
+        if self.ids == right.ids:
+            # Then no rounding stands between, and all the text must be the same.
+            return self.text == right.text or (not self.ids and self._same_text(right))
+        sure = max(1, len(right.ids) // SURE_PART)
+        return self.ids[:sure] == right.ids[:sure]
+
+    def _same_text(self, right: Told) -> bool:
+        sure = max(1, len(right.text) // SURE_PART)
+        return self.text[:sure] == right.text[:sure]
 
 
 @dataclass
@@ -87,7 +108,7 @@ class KnownAnswers:
         not_shown: what could not be told, in words.
     """
 
-    stable: dict[int, list[int] | str] = field(default_factory=dict)
+    stable: dict[int, Told] = field(default_factory=dict)
     text: bool = False
     not_shown: list[str] = field(default_factory=list)
 
@@ -97,7 +118,7 @@ class KnownAnswers:
         BadAnswer: a prompt was not answered.
         """
         one, two = await ask(server, deadline_s), await ask(server, deadline_s)
-        pairs = enumerate(zip(map(_told, one), map(_told, two), strict=True))
+        pairs = enumerate(zip(map(Told.of, one), map(Told.of, two), strict=True))
         found = cls({n: a for n, (a, b) in pairs if a == b})
         answers = [doubts.Answer.of(*pair) for pair in zip(PROMPTS, one, strict=True)]
         found.text = any(answer.why != doubts.UNREADABLE for answer in answers)
@@ -122,7 +143,6 @@ class KnownAnswers:
             return
         prompt = numbers[number % len(numbers)]
         right = self.stable[prompt]
-        sure = max(1, len(right) // SURE_PART)
         for _ in range(2):
             try:
                 stream = await server.complete(PROMPTS[prompt], TOKENS, deadline_s=deadline_s)
@@ -130,14 +150,14 @@ class KnownAnswers:
                 seen.failed = seen.failed or str(error)
                 return
             seen.asked += 1
-            told = _told(stream)
-            if told[:sure] == right[:sure]:
+            told = Told.of(stream)
+            if told.begins_as(right):
                 seen.late += told != right
                 return
             seen.wrong += 1
 
     def differ(self, answers: list[Stream]) -> list[int]:
-        return [n for n, answer in self.stable.items() if _told(answers[n]) != answer]
+        return [n for n, answer in self.stable.items() if Told.of(answers[n]) != answer]
 
     async def check(self, server: Server, deadline_s: float, what: str) -> str | None:
         """None where `server` gives the same answers; else the finding. Asked again where it
@@ -164,3 +184,12 @@ async def control(
         return await known.check(server, deadline_s, "from those of the control server")
     except BadAnswer as error:
         return f"the control server does not answer: {error}"
+
+
+async def no_control(server: Server, first: Mapping[str, Signs]) -> list[str]:
+    """What the control cannot show, in words, where it is the server that it is to control."""
+    starts = {signs.started for signs in first.values()} - {None}
+    told = await server.signs()
+    if not starts & {signs.started for signs in told.values()} and not first.keys() & told.keys():
+        return []
+    return ["that another server gives the same known answers (--control-url is the same one)"]

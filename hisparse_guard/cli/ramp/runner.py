@@ -10,10 +10,11 @@ from collections.abc import Coroutine
 from datetime import datetime, timezone
 from typing import Any, Protocol
 
+from hisparse_guard.cli.output import plural
 from hisparse_guard.cli.ramp import doubts
 from hisparse_guard.cli.ramp.api import BadAnswer, printable
 from hisparse_guard.cli.ramp.identity import Identity
-from hisparse_guard.cli.ramp.known import KnownAnswers, UnderLoad, control
+from hisparse_guard.cli.ramp.known import KnownAnswers, UnderLoad, control, no_control
 from hisparse_guard.cli.ramp.load import Load
 from hisparse_guard.cli.ramp.prompts import CALIBRATION_WORDS, Conversations, Prompts, words
 from hisparse_guard.cli.ramp.result import LevelResult, Request, Result
@@ -66,6 +67,7 @@ class Runner:
         self._known, self._under_load = KnownAnswers(), UnderLoad()
         self._prompts = Prompts(load.seed, [])
         self._answers: list[tuple[Request, doubts.Answer]] = []
+        self._sick: list[str] = []
         self._moved = time.monotonic()
 
     async def run(self) -> None:
@@ -95,6 +97,9 @@ class Runner:
         self.result.known["under_load"] = self._under_load.finding
         self.result.doubt = self._under_load.doubt
         self.result.not_shown += filter(None, (self.result.doubt, self._under_load.remark))
+        if self._sick:
+            told = f"{plural(len(self._sick), 'check')} failed under load: {self._sick[0]}"
+            self.result.not_shown.append(f"that the server was healthy throughout ({told})")
         found = doubts.judge([answer for _, answer in self._answers])
         for (request, _), why in zip(self._answers, found, strict=True):
             request.unshown = why
@@ -165,6 +170,7 @@ class Runner:
             "tokens_counted": dialect.counted,
         }
         if self._control is not None:
+            self.result.not_shown += await no_control(self._control, self._identity.first)
             self.result.known["control"] = await control(
                 self._known, self._control, self._server, self._probe_timeout_s
             )
@@ -326,6 +332,7 @@ class Runner:
             failures = sum(request.settled and not request.done for request in level.requests)
             still = time.monotonic() - self._moved > STILL_S
             found = sick[0] if sick and sick[1] else None
+            self._sick += [found] if found else []
             if found is None and (sick or still or failures > failed or bad):
                 found = await self._probe()
             failed = failures

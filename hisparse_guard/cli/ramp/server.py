@@ -21,10 +21,10 @@ _STARTED = re.compile(rb"^process_start_time_seconds(?:\{[^}\n]*\})? (\S+)$", re
 # What a body of /health may call its state, and what of that is good; other words are not known.
 _STATE_NAMES = ("status", "state", "health", "healthy", "ok", "alive", "live", "ready")
 _GOOD_STATES = frozenset(
-    "ok healthy up pass passing ready alive live running serving true".split()  # noqa: SIM905
+    "ok healthy up pass passing ready alive live running serving true 200".split()  # noqa: SIM905
 )
 _BAD_STATE = re.compile(
-    r"(?:un|not|no$|bad|err|fail|down|dead|degrad|sick|false|dying|stop|lost|crit|broken)"
+    r"(?:un|not|no$|bad|err|fail|down|dead|degrad|sick|false|0$|[45]\d\d$|dying|stop|lost|crit|broken)"
 )
 _MOST_STATE = 64
 
@@ -266,8 +266,10 @@ class Server:
             if status != 200:
                 refused.extend(block)
                 return
+            before = found.pieces
             found.feed(block)
-            if moved is not None:
+            # A comment that keeps the connection open is no progress.
+            if moved is not None and found.pieces > before:
                 moved()
 
         # The first event repeats the prompt's ids; an event of one token has some 300 bytes.
@@ -308,7 +310,8 @@ def told_state(body: bytes) -> str | None:
     try:
         told = parse_json(body)
     except BadAnswer:
-        told = body.decode(errors="replace") if len(body) <= _MOST_STATE else ""
+        # Words, not what was to be JSON.
+        told = "" if body[:1] in (b"[", b"{") else body[:_MOST_STATE].decode(errors="replace")
     states, left = [], [("status", told)]
     while left:
         name, value = left.pop()
@@ -318,7 +321,7 @@ def told_state(body: bytes) -> str | None:
             left += [(name, one) for one in value]
         elif value and name in ("error", "errors"):
             states.append("error")
-        elif isinstance(value, (str, bool)) and name in _STATE_NAMES:
+        elif isinstance(value, (str, bool, int)) and name in _STATE_NAMES:
             states.append(printable(str(value)).lower())
     return next((one for one in states if one and one not in _GOOD_STATES), None)
 

@@ -48,6 +48,8 @@ class Session:
         self._base_url = endpoint.base_url(base_url)
         self._engine_urls = [endpoint.base_url(url) for url in engine_urls]
         self._control_url = endpoint.base_url(control_url) if control_url else None
+        if not model or not model.isprintable():
+            raise ValueError("--model holds no name, or characters that belong in none")
         self._key = endpoint.api_key(api_key_file, os.environ)
         self._context = tls_context(os.fspath(ca_file) if ca_file else None, insecure)
         outputs.check(wanted)
@@ -129,6 +131,9 @@ class Session:
     def _print(self, document: dict[str, Any]) -> bool:
         from hisparse_guard.cli.ramp.table import print_table
 
+        if sys.stdout is None:
+            # Closed by who started this (`>&-`): no table is wanted.
+            return True
         try:
             print_table(document, self.result.verdict, sys.stdout)
             sys.stdout.flush()

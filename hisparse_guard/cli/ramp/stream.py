@@ -14,7 +14,7 @@ TWICE = 16
 # What a line of an event stream may begin with; an empty field name is a comment.
 _FIELDS = (b"data", b"event", b"id", b"retry", b"")
 # Where servers and proxies tell an error in an event.
-_ERRORS = ("error", "errors", "detail")
+_ERRORS = ("error", "errors", "detail", "message", "exception")
 
 
 class Stream:
@@ -121,10 +121,8 @@ class Stream:
             raise BadAnswer("stream error", "text or token ids of a wrong type")
         if not all(type(one) is int and one >= 0 for one in ids):
             raise BadAnswer("stream error", "token ids of a wrong type")
-        if choice.get("error") is not None:
-            raise BadAnswer(
-                "stream error", f"an error in a choice: {printable(str(choice['error']))}"
-            )
+        if (told := choice.get("error") or delta.get("error")) is not None:
+            raise BadAnswer("stream error", f"an error in a choice: {printable(str(told))}")
         if choice.get("index") not in (0, None):
             raise BadAnswer("stream error", "a choice that was not asked for")
         self._prompt(choice.get("prompt_token_ids"))

@@ -55,6 +55,13 @@ LOGS = {
     "half of a pair": f'{{"a": "token=\\ud800{S}", "\\ud800{S}": 1}}',
     "letter by letter": "it is w-e-x-l-o-r-u-m and w e x l o r u m",
     "a card": "paid with 4711 4711 4711 4711",
+    "people in JSON": 'INFO {"client_id": "94711947", "project_number": 94711947.5}',
+    "an id of another account": "external_id = 94711947\nINFO externalID: 94711947",
+    "keys of services": "INFO {user_key: 94711947, app_key: 94711947} storageKey=94711947",
+    "programs with a password": "unzip -P 94711947 a.zip\nldapsearch -w 94711947 -D x\n"
+    "vault kv put secret value=94711947\nsmbclient -A 94711947 x",
+    "an environment in braces": "INFO with env_vars {'K': '94711947'}"
+    "\nenv: {K: 94711947, J: '94711947'}",
 }
 FILES = {
     "a key": f"data: {{{S}: 1}}\n",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import threading
@@ -12,8 +13,10 @@ from typing import Any
 
 import pytest
 
-from hisparse_guard.cli.ramp.server import told_state
-from tests.cli.ramp.stub import HEAD, Handler, Stub
+from hisparse_guard.cli.ramp.api import Api, BadAnswer, tls_context
+from hisparse_guard.cli.ramp.server import Server, told_state
+from tests.cli.ramp.process import ramp
+from tests.cli.ramp.stub import HEAD, Handler, Stub, stub_server
 from tests.cli.ramp.test_servers import run, whole_but
 
 # Long enough for one watch and several known answers within a level.
@@ -149,6 +152,7 @@ def test_a_comment_after_done_is_none(tmp_path: Path) -> None:
         (b"", None),
         (b"OK", None),
         (b"{}", None),
+        pytest.param(b"[" * 100_000, None, id="deep"),
         (b'{"status": "UP", "uptime": 5, "version": "x"}', None),
         (b'{"ok": true}', None),
         (b"Engine is dead", "engine is dead"),
@@ -158,11 +162,15 @@ def test_a_comment_after_done_is_none(tmp_path: Path) -> None:
         (b'"degraded"', "degraded"),
         (b'{"status": "ok", "error": "the engine died"}', "error"),
         (b'{"status": "ok", "errors": []}', None),
-        (b"[" * 100_000, None),
+        (b'{"healthy": 0}', "0"),
+        (b'{"status": 503}', "503"),
+        (b'{"status": 200}', None),
+        (b"unhealthy: " + b"the engine died and is started again " * 9, "unhealthy: "),
     ],
 )
 def test_what_a_health_body_says(body: bytes, state: str | None) -> None:
-    assert told_state(body) == state
+    told = told_state(body)
+    assert told == state or (told or "").startswith(state or "-")
 
 
 def test_sick_with_200_after_the_load(tmp_path: Path) -> None:
@@ -230,3 +238,119 @@ def test_a_time_of_creation_that_jumps_at_the_start(tmp_path: Path) -> None:
 
     found = run(tmp_path, Stub(get={"/v1/models": models}))
     assert any("several servers answer" in one for one in found.document["not_shown"])
+
+
+@pytest.mark.parametrize("under_load", [True, False])
+def test_the_right_ids_with_another_text(tmp_path: Path, under_load: bool) -> None:
+    """Clients read the text: a detokenizer that is broken garbles it with the ids intact."""
+    running = [0]
+
+    def answer(handler: Handler, number: int, body: dict[str, Any]) -> bool:
+        count = body["max_tokens"]
+        if of_load(body):
+            running[0] += 1
+            time.sleep(0.7)
+            running[0] -= 1
+            return False
+        garbled = running[0] > 0 if under_load else number >= 12
+        handler.begin_stream()
+        for n in range(count):
+            end = "length" if n == count - 1 else None
+            handler.token(end, n, **({"text": f" ?{n}"} if garbled else {}))
+        handler.end_stream(len(body["prompt"]), count)
+        return True
+
+    found = run(tmp_path, Stub(answer=answer, every=True), *LONG)
+    assert (found.code, found.document["verdict"]) == (1, "failed")
+    assert "known answers" in found.document["sentence"]
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_time_of_creation_that_is_a_constant_shows_no_restart(
+    tmp_path: Path, plain: bool
+) -> None:
+    found = run(tmp_path, Stub(started=None, created=1_677_610_602, plain=plain, text="xy "))
+    assert found.code == 0
+    assert any("was not restarted" in one for one in found.document["not_shown"])
+
+
+def test_comments_are_no_progress(tmp_path: Path) -> None:
+    """A proxy that keeps the connection open must not hide an engine that stands still."""
+    moves: list[None] = []
+
+    def change(handler: Handler, body: dict[str, Any]) -> bool:
+        handler.begin_stream()
+        for _ in range(5):
+            handler.chunk(": ping\n\n")
+        handler.wfile.write(b"0\r\n\r\n")
+        return True
+
+    async def ask(url: str) -> None:
+        api = Api(None, tls_context(None, False))
+        try:
+            await Server(api, url, "stub", ()).complete(
+                [1], 4, deadline_s=5, moved=lambda: moves.append(None)
+            )
+        finally:
+            await api.close()
+
+    with (
+        stub_server(Stub(answer=lambda handler, _, body: change(handler, body))) as stub,
+        pytest.raises(BadAnswer),
+    ):
+        asyncio.run(ask(stub.url))
+    assert not moves
+
+
+def test_a_control_that_is_the_server_itself_shows_nothing(tmp_path: Path) -> None:
+    stub = Stub()
+    with stub_server(stub):
+        by_name = stub.url.replace("127.0.0.1", "localhost")
+        words = ("--levels", "1", "--requests", "2", "--isl", "8", "--osl", "6")
+        for url in (stub.url, by_name):
+            found = ramp(tmp_path, stub.url, "stub", *words, "--control-url", url)
+            assert any("--control-url is the same" in one for one in found.document["not_shown"])
+
+
+def test_a_health_that_fails_and_recovers_is_said(tmp_path: Path) -> None:
+    asked = [0]
+
+    def health(handler: Handler) -> None:
+        asked[0] += 1
+        # The first one is before the load.
+        handler.say(503 if asked[0] == 3 else 200, {})
+
+    def answer(handler: Handler, number: int, body: dict[str, Any]) -> bool:
+        time.sleep(1)
+        return False
+
+    found = run(tmp_path, Stub(get={"/health": health}, answer=answer), *LONG)
+    assert found.code == 0
+    assert any("healthy throughout (1 check" in one for one in found.document["not_shown"])
+
+
+def test_a_key_that_unseen_characters_part_is_not_shown(tmp_path: Path) -> None:
+    def change(handler: Handler, body: dict[str, Any]) -> None:
+        handler.say(500, {"error": "Kx7-very\x1b[0m-secret-9Q or Kx7-very-\u200bsecret-9Q"})
+
+    found = run(tmp_path, whole_but(change), env={"OPENAI_API_KEY": "Kx7-very-secret-9Q"})
+    assert found.code == 1
+    for part in ("Kx7", "secret-9Q"):
+        assert part not in found.out + found.err + json.dumps(found.document)
+
+
+def test_cookies_are_not_kept(tmp_path: Path) -> None:
+    def answer(handler: Handler, number: int, body: dict[str, Any]) -> bool:
+        handler.send_response(200)
+        for cookie in ("a=\xff\xfe; Path=/", "b=plain; Path=/"):
+            handler.send_header("Set-Cookie", cookie)
+        handler.send_header("Transfer-Encoding", "chunked")
+        handler.end_headers()
+        for n in range(6):
+            handler.token("length" if n == 5 else None, n + number)
+        handler.end_stream(len(body["prompt"]), 6)
+        return True
+
+    stub = Stub(answer=answer)
+    assert run(tmp_path, stub).code == 0
+    assert not any("Cookie" in one for one in stub.headers)

@@ -164,3 +164,40 @@ def test_a_full_disk_for_the_json(tmp_path: Path) -> None:
         found = ramp(tmp_path, stub.url, MODEL, *words, "--html", "/dev/full")
     assert found.code == 1
     assert "/dev/full was not written" in found.err and "passed" in found.out
+
+
+def test_a_standard_output_that_is_closed(tmp_path: Path) -> None:
+    words = "ramp --model stub --levels 1 --requests 1 --isl 8 --osl 2"
+    with stub_server(Stub()) as stub:
+        line = f"exec {sys.executable} -m hisparse_guard {words} --base-url {stub.url} >&-"
+        done = subprocess.run(
+            [*("bash", "-c", f"{line} --json {tmp_path}/r.json")], capture_output=True, check=False
+        )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert json.loads((tmp_path / "r.json").read_text())["verdict"] == "passed"
+
+
+def test_too_few_files_here_are_no_failure_of_the_server(tmp_path: Path) -> None:
+    def answer(handler: Handler, number: int, body: dict[str, Any]) -> bool:
+        time.sleep(1)
+        return False
+
+    words = "ramp --model stub --levels 64 --requests 64 --isl 8 --osl 2"
+    with stub_server(Stub(answer=answer)) as stub:
+        line = f"ulimit -n 48; exec {sys.executable} -m hisparse_guard {words}"
+        done = subprocess.run(
+            ["bash", "-c", f"{line} --base-url {stub.url} --json {tmp_path}/r.json"],
+            capture_output=True,
+            check=False,
+        )
+    found = json.loads((tmp_path / "r.json").read_text())
+    assert (done.returncode, found["verdict"]) == (1, "inconclusive")
+    assert set(found["levels"][0]["failures"]) == {"not sent"}
+    assert "ulimit" in found["first_failure"]["error"]
+
+
+@pytest.mark.parametrize("name", [b"st\xffub", b"", b"a\nb"])
+def test_a_model_that_no_request_can_name(tmp_path: Path, name: bytes) -> None:
+    with stub_server(Stub()) as stub:
+        found = ramp(tmp_path, stub.url, name.decode(errors="surrogateescape"))
+    assert found.code == 2 and found.err.count("\n") == 1

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.cli.ramp.bad_answers import ids_alone
 from tests.cli.ramp.stub import Handler, Stub
 from tests.cli.ramp.test_servers import run, whole_but
 
@@ -160,3 +161,20 @@ def test_the_prompt_that_was_sent_is_well(tmp_path: Path) -> None:
 
     found = run(tmp_path, Stub(answer=answer))
     assert (found.code, found.document["not_shown"]) == (0, [])
+
+
+def test_token_ids_without_text_are_no_shown_answer(tmp_path: Path) -> None:
+    found = run(tmp_path, whole_but(ids_alone))
+    assert found.code == 0 and "1 answer of the load" in found.document["not_shown"][0]
+
+    def every(handler: Handler, number: int, body: dict[str, Any]) -> bool:
+        ids_alone(handler, body)
+        return True
+
+    found = run(tmp_path, Stub(answer=every))
+    assert (found.code, found.counts) == (1, [(2, 4, 0)])
+    assert found.document["verdict"] == "inconclusive"
+    assert "4 answers without text that can be read" in found.document["sentence"]
+    # A server without a detokenizer never sends text; its ids are compared before and after.
+    found = run(tmp_path, Stub(text=""))
+    assert found.code == 0 and any("are text" in one for one in found.document["not_shown"])
