@@ -98,6 +98,7 @@ def documents(text: str) -> list[Document]:
     json_texts = _json_texts(text)
     try:
         if json_texts is None:
+            _check_line_breaks(text)
             _compose(text, 0, found, is_json=False)
         for start, end in json_texts or ():
             _compose(text[start:end], start, found, is_json=True)
@@ -111,6 +112,17 @@ def documents(text: str) -> list[Document]:
     if found:
         found[-1].end = len(text)
     return found
+
+
+def _check_line_breaks(text: str) -> None:
+    """U+0085, U+2028 and U+2029 end a line in YAML 1.1, which PyYAML reads, and not in 1.2."""
+    odd = re.search("[\x85\u2028\u2029]", text)
+    if odd:
+        line = text.count("\n", 0, odd.start()) + 1
+        raise Refused(
+            f"line {line}: U+{ord(odd[0]):04X} ends a line for some readers of YAML and not for "
+            "others: write it as an escape within double quotes"
+        )
 
 
 def _json_texts(text: str) -> list[tuple[int, int]] | None:

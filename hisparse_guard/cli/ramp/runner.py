@@ -126,7 +126,7 @@ class Runner:
             )
         await self._server.find_health()
         if self._server.without_health:
-            self.result.not_shown.append("the server's own health (no /health)")
+            self.result.not_shown.append("the server's own health (/health tells none)")
         if (sick := await self._server.unhealthy()) is not None:
             raise Ended(f"the server is not healthy: {sick[0]}")
         self._identity = await Identity.learn(self._server)

@@ -27,6 +27,7 @@ _BAD_STATE = re.compile(
     r"(?:un|not|no$|bad|err|fail|down|dead|degrad|sick|false|0$|[45]\d\d$|dying|stop|lost|crit|broken)"
 )
 _MOST_STATE = 64
+_EMPTY = (b"", b"{}", b"[]", b"null")
 
 Prompt = str | list[int]
 
@@ -306,7 +307,8 @@ class Server:
 
 
 def told_state(body: bytes) -> str | None:
-    """The state that a health answer tells, where it is not one that is known to be good."""
+    """The state that a health answer tells, where it is not one that is known to be good; of an
+    answer that tells none, its beginning; None for an empty one."""
     try:
         told = parse_json(body)
     except BadAnswer:
@@ -323,6 +325,8 @@ def told_state(body: bytes) -> str | None:
             states.append("error")
         elif isinstance(value, (str, bool, int)) and name in _STATE_NAMES:
             states.append(printable(str(value)).lower())
+    if not any(states) and body.strip() not in _EMPTY:
+        states = [printable(body.decode(errors="replace"), _MOST_STATE)]
     return next((one for one in states if one and one not in _GOOD_STATES), None)
 
 

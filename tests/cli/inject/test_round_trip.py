@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import textwrap
 from typing import Any
 
@@ -197,11 +198,21 @@ def test_any_manifest(source: str, options: dict[str, Any]) -> None:
     try:
         after = inject(source, **options).text
     except Refused:
-        # Such as `!!null |-`, which PyYAML writes if it is told to quote everything.
-        assert "!!" in source
+        # Such as `!!null |-`, which PyYAML writes if it is told to quote everything, and what ends
+        # a line for some readers only.
+        assert re.search("!!|[\x85\u2028\u2029]", source)
         return
     assert inject(after, **options).text == after
     assert uninject(after) == source
+
+
+@pytest.mark.parametrize("line_break", ["\x85", "\u2028", "\u2029"])
+def test_what_ends_a_line_for_some_readers_only_is_refused(line_break: str) -> None:
+    source = text("deployment.yaml").replace("namespace: prod", f"namespace: prod{line_break}")
+    with pytest.raises(Refused, match=f"U\\+{ord(line_break):04X} ends a line for some readers"):
+        inject(source)
+    # In JSON it is a character as any other.
+    inject(json.dumps(yaml.safe_load(text("deployment.yaml"))).replace("prod", f"x{line_break}y"))
 
 
 @given(st.text())

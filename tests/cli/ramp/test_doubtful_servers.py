@@ -152,7 +152,7 @@ def test_a_comment_after_done_is_none(tmp_path: Path) -> None:
         (b"", None),
         (b"OK", None),
         (b"{}", None),
-        pytest.param(b"[" * 100_000, None, id="deep"),
+        pytest.param(b"[" * 100_000, "[[[", id="deep"),
         (b'{"status": "UP", "uptime": 5, "version": "x"}', None),
         (b'{"ok": true}', None),
         (b"Engine is dead", "engine is dead"),
@@ -165,6 +165,11 @@ def test_a_comment_after_done_is_none(tmp_path: Path) -> None:
         (b'{"healthy": 0}', "0"),
         (b'{"status": 503}', "503"),
         (b'{"status": 200}', None),
+        (b"", None),
+        # In words that are not known: no health is shown.
+        (b'{"success": false}', '{"success": false}'),
+        (b'{"message": "EngineDeadError"}', '{"message": '),
+        (b'{"engine_dead": true, "uptime": 5}', '{"engine_dead": '),
         (b"unhealthy: " + b"the engine died and is started again " * 9, "unhealthy: "),
     ],
 )
@@ -191,7 +196,7 @@ def test_sick_with_200_from_the_start(tmp_path: Path) -> None:
 def test_an_odd_word_of_health_tells_nothing(tmp_path: Path) -> None:
     found = run(tmp_path, Stub(get={"/health": lambda handler: handler.say(200, "moo")}))
     assert found.code == 0
-    assert "the server's own health (no /health)" in found.document["not_shown"]
+    assert "the server's own health (/health tells none)" in found.document["not_shown"]
 
 
 @pytest.mark.parametrize("field", ["created", "version", "started", "root"])
