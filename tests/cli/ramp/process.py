@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
+import functools
 import json
 import os
 import signal
@@ -16,10 +15,12 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from hisparse_guard.cli.app import run_app
-from hisparse_guard.cli.ramp import identity, runner
+from hisparse_guard.cli.ramp import identity, runner, session
+from tests.support.command import run_here
 
 LIMIT_S = 240.0
+# To read the machine's certificates takes longer than a short ramp's requests.
+_tls_context = functools.cache(session.tls_context)
 KEYS = ("OPENAI_API_KEY", "VLLM_API_KEY")
 
 
@@ -82,17 +83,14 @@ def ramp_here(
     env: dict[str, str] | None = None,
 ) -> Finished:
     """The same in this process: without the start of one, and with short pauses between looks at
-    the server."""
-    out, err = io.StringIO(), io.StringIO()
+    the server, and one TLS context for all."""
     with (
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-        mock.patch.dict(os.environ, _environment(env), clear=True),
         mock.patch.object(identity, "APART_S", 0.02),
         mock.patch.object(runner, "CHECK_EVERY_S", 0.1),
+        mock.patch.object(session, "tls_context", _tls_context),
     ):
-        code = run_app(_arguments(folder / "ramp.json", url, model, words))
-    return Finished(code, out.getvalue(), err.getvalue(), _document(folder / "ramp.json"))
+        done = run_here(*_arguments(folder / "ramp.json", url, model, words), env=_environment(env))
+    return Finished(done.returncode, done.stdout, done.stderr, _document(folder / "ramp.json"))
 
 
 def _arguments(file: Path, url: str, model: str, words: Sequence[str | Path]) -> list[str]:

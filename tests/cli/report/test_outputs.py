@@ -13,22 +13,15 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.cli.report.samples import Process, world
+from tests.support.bundles import hisparse_guard
+from tests.support.command import run_here
 
 ROOT = Path(__file__).resolve().parents[3]
 NASTY = "x\"'<script>alert(1)</script>\\\n[bold]{{7*7}}\x1b[31m"
 
 
-def report(
-    *arguments: str | Path, env: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "hisparse_guard", "report", *map(str, arguments)],
-        check=False,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "COLUMNS": "140", **(env or {})},
-        cwd=ROOT,
-    )
+def report(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return run_here("report", *arguments, env={**os.environ, "COLUMNS": "140"})
 
 
 @pytest.fixture
@@ -152,7 +145,7 @@ def test_missing_ranks_have_a_row(tmp_path: Path) -> None:
 def test_a_terminal_that_is_not_utf8_costs_no_answer(tmp_path: Path) -> None:
     for life in world():
         life.guarded().config(model="modèle…").write(tmp_path)
-    done = report(tmp_path, env={"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"})
+    done = hisparse_guard("report", tmp_path, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("safe: ")
 
