@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from hisparse_guard.cli import endpoint
+from hisparse_guard.cli.output import printable
 
 # Far above any answer of a few tokens or any list of models.
 MOST_BYTES = 1 << 20
@@ -165,9 +166,8 @@ def probe(
     thread.start()
     thread.join(timeout_s)
     code, line = found[0] if found else (1, f"not answered: nothing within {timeout_s:g} s")
-    shown = "".join(c if c.isprintable() else " " for c in line)[:300]
     try:
-        print(f"hisparse-guard probe: {shown}", flush=True)
+        print(f"hisparse-guard probe: {printable(line, longest=300)}", flush=True)
     except OSError:
         code = 1
     if thread.is_alive():
