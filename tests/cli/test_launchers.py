@@ -194,3 +194,77 @@ def test_a_pex_that_inherits_pythonpath_starts_no_sitecustomize(
     assert bool(started.unknown) == (inherit != "false")
     expected = (None, ()) if started.unknown else (sys.executable, ("-I",))
     assert (started.interpreter, started.options) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "export PYTHONPATH=/opt/*/guard",
+        "cd /op?",
+        "exec /opt/*/bin/python -m vllm",
+        "cd ~root",
+        'export PYTHONPATH=~/guard:"/app"',
+        "exec env -u PYTHON{PATH,HOME} python3 -m vllm",
+        "export PYTHONPATH=/run/$UID/guard",
+        "cd /no/such/folder",
+        "cd lib",
+        f'A="b {OFF}"; exec env A=$A {sys.executable} -m vllm',
+        f"exec env $@ {sys.executable} -m vllm",
+        "A=off B=$A; export HISPARSE_GUARD_MODE=$B",
+        "export HISPARSE_GUARD_MODE=${A:-${B:-off}}",
+        "echo x > /usr/lib/python3/usercustomize.py",
+        ": > guard.zip",
+        "export PYTHONPATH=/guard\r\n",
+    ],
+)
+def test_shell_expansions_that_are_not_worked_out(text: str) -> None:
+    command = ["sh", "-c", f"{text}; {SERVER}", "sh", f"A=b {OFF}"]
+    assert follow(command, {**ENVIRONMENT, "HOME": "/root", "CDPATH": "/usr"}).unknown
+
+
+@pytest.mark.parametrize(
+    ("text", "mode"),
+    [
+        ("export HISPARSE_GUARD_\\\nMODE=off", "off"),
+        ("# a comment \\\nexport HISPARSE_GUARD_MODE=off", "off"),
+        ("A='x\\\ny'; export HISPARSE_GUARD_MODE=$A", None),
+        ('A=off; export HISPARSE_GUARD_MODE="\\$A"', "$A"),
+        ('A=off; export HISPARSE_GUARD_MODE="\\\\$A"', "\\off"),
+        ("export HISPARSE_GUARD_MODE=x$10", "xoff0"),
+        ("export HISPARSE_GUARD_MODE=$HISPARSE_GUARD_NONE$1", "off"),
+    ],
+)
+def test_how_a_shell_reads_words(text: str, mode: str | None) -> None:
+    started = follow(["sh", "-c", f"{text}\n{SERVER}", "sh", "off"], ENVIRONMENT)
+    if mode is None:
+        assert started.unknown
+    else:
+        assert (started.unknown, started.environment["HISPARSE_GUARD_MODE"]) == (None, mode)
+
+
+def test_the_current_folder_of_a_shell(tmp_path: Path) -> None:
+    """`PWD` is the shell's own, whatever the environment says, and `cd` changes it."""
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "a" / "b")
+    text = f"cd {tmp_path}/link/..; export PYTHONPATH=$OLDPWD:$PWD; {SERVER}"
+    started = follow(["sh", "-c", text], {**ENVIRONMENT, "PWD": "/tmp", "OLDPWD": "/guard"})
+    assert started.environment["PYTHONPATH"] == f"{os.getcwd()}:{tmp_path}"
+    assert (started.unknown, started.cwd) == (None, str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["BASH_ENV", "SHELLOPTS", "BASHOPTS", "PATH"])
+def test_variables_by_which_a_shell_does_more_than_its_text(name: str) -> None:
+    environment = {**ENVIRONMENT, name: "allexport"}
+    if name == "PATH":
+        del environment["PATH"]
+    shell = "/bin/bash"
+    assert follow([shell, "-c", f"{OFF}; {SERVER}"], environment).unknown
+
+
+def test_a_launcher_that_changes_the_user(tmp_path: Path) -> None:
+    """Who may not read the guard's files, and has another home."""
+    for name in ("gosu", "su-exec", "setpriv"):
+        (tmp_path / name).write_bytes(b"\x7fELF\0")
+        (tmp_path / name).chmod(0o755)
+        command = [str(tmp_path / name), "nobody", sys.executable, "-m", "vllm"]
+        assert follow(command, ENVIRONMENT).unknown

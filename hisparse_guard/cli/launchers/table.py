@@ -68,8 +68,6 @@ PREFIXES = {
     "tini-static": Prefix("-s -v -w -g", "-p -e"),
     "dumb-init": Prefix("-c --single-child -v --verbose", "-r --rewrite"),
     "catatonit": Prefix("-g"),
-    "gosu": Prefix(positionals=1),
-    "su-exec": Prefix(positionals=1),
 }  # fmt: skip
 
 
@@ -132,12 +130,15 @@ def _shell(way: Way) -> None:
         command = command or "c" in word
         if "o" in word and words and words.pop(0) in EXPORTING:
             raise CannotTell(f"{name} {word} exports what is assigned, which is not followed")
-    if name == "bash" and way.environment.get("BASH_ENV"):
-        raise CannotTell("BASH_ENV has bash read another file first")
+    for variable in ("BASH_ENV", "SHELLOPTS", "BASHOPTS"):
+        if name in ("bash", "sh") and way.environment.get(variable):
+            raise CannotTell(f"{variable} has bash read another file first, or sets its options")
+    if "PATH" not in way.environment:
+        raise CannotTell(f"PATH is not set, and {name} has one of its own")
     if command and words:
         text, positional = words[0], words[1:] or [name]
     elif words:
-        text = Path(way.cwd, words[0]).read_text(errors="surrogateescape")
+        text = os.fsdecode(Path(way.cwd, words[0]).read_bytes())
         positional = words
     else:
         raise CannotTell(f"{name} reads its commands from standard input")

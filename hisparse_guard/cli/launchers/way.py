@@ -70,4 +70,6 @@ class Way:
     def which(self, name: str) -> str | None:
         if os.sep in name:
             name = str(Path(self.cwd, name))
-        return shutil.which(name, path=self.environment.get("PATH", os.defpath)) if name else None
+        entries = self.environment.get("PATH", os.defpath).split(os.pathsep)
+        path = os.pathsep.join(str(Path(self.cwd, entry)) for entry in entries)
+        return shutil.which(name, path=path) if name else None
