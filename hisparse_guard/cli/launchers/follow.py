@@ -123,7 +123,7 @@ def _python(way: Way, program: str) -> bool:
     if script is not None and pex.information(script) is not None:
         way.via.append(f"the PEX {target}")
         return pex.restarted(way, script, program)
-    starts = programs.of_python(kind, target if script is None else script)
+    starts = programs.of_python(kind, target if script is None else script, _own_path(way))
     if starts == programs.VLLM:
         return True
     way.via.append(f"python -m {target}" if kind == "module" else Path(target).name or "python")
@@ -168,6 +168,16 @@ def _python_words(words: Sequence[str]) -> tuple[tuple[str, ...], programs.Kind,
                 value = letters[2] or (rest.pop(0) if rest else "")
                 return tuple(options), "module" if letters[1] == "m" else "code", value, rest
     return tuple(options), "stdin", "", rest
+
+
+def _own_path(way: Way) -> list[str]:
+    """Where a program's own modules are looked for, before what is installed."""
+    front = [str(Path(way.cwd, way.first or ""))]
+    safe = way.environment.get("PYTHONSAFEPATH") or any(
+        not option.startswith("--") and set(option) & set("IP") for option in way.options
+    )
+    entries = way.environment.get("PYTHONPATH", "").split(os.pathsep)
+    return ([] if safe else front) + [str(Path(way.cwd, entry)) for entry in entries if entry]
 
 
 def _folder(script: str | None) -> str:

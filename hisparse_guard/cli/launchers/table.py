@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hisparse_guard.cli.launchers import programs
+from hisparse_guard.cli.launchers.effects import VARIABLES
 from hisparse_guard.cli.launchers.shell import EXPORTING, Shell
 from hisparse_guard.cli.launchers.way import CannotTell, Way
 
@@ -154,7 +155,7 @@ def _shell(way: Way) -> None:
 # that is elsewhere.
 _CONDA_READS = ("etc/conda/activate.d/*", "etc/conda/env_vars.d/*", "conda-meta/state")
 _CONDA_SETS = re.compile(
-    "|".join([*map(re.escape, programs.VARIABLES), r"(?:^|[;&|\s])(?:\.|source|eval)\s"]).encode(),
+    "|".join([*map(re.escape, VARIABLES), r"(?:^|[;&|\s])(?:\.|source|eval)\s"]).encode(),
     re.MULTILINE,
 )
 
