@@ -71,7 +71,7 @@ def examine(words: Sequence[str], environ: Mapping[str, str]) -> Examination:
     seen = _ask(started)
     if isinstance(seen, str):
         return _cannot_tell("python", seen)
-    facts = _read(words, started, seen)
+    facts = _read(started, seen)
     found = [finding for check in CHECKS for finding in check(facts)]
     verdict = judge(facts, found)
     if verdict.advice == "not needed":
@@ -138,11 +138,10 @@ def _ask(started: Started) -> dict[str, Any] | str:
     return reason or f"{started.interpreter} does not run a program given with -c"
 
 
-def _read(words: Sequence[str], started: Started, seen: Mapping[str, Any]) -> Facts:
+def _read(started: Started, seen: Mapping[str, Any]) -> Facts:
     probe, given = interpreter.probe(started), started.environment
     started = _as_it_sees(started, seen)
     facts = Facts(
-        words=words,
         started=started,
         settings=read_settings(started.environment)[0],
         seen=seen,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -67,7 +67,6 @@ class Facts:
         obeys_variable: whether vLLM's own variable is set to trtllm and shown to be obeyed.
     """
 
-    words: Sequence[str]
     started: Started
     settings: Settings
     seen: Mapping[str, Any]

@@ -86,7 +86,8 @@ def _names(tree: ast.Module) -> dict[str, str]:
 
 
 def _is_named(text: object) -> bool:
-    return isinstance(text, str) and (text.startswith(VARIABLES) or text in _CHANGING)
+    # Ray starts workers with an environment of its own.
+    return isinstance(text, str) and (text.startswith(VARIABLES) or text in {"ray", *_CHANGING})
 
 
 def _is_for_starting(name: str) -> bool:

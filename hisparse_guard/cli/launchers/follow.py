@@ -43,7 +43,7 @@ def follow(words: Sequence[str], environment: Mapping[str, str]) -> Started:
     cwd = None if way.cwd == str(Path.cwd()) else way.cwd
     return Started(
         program, way.environment, way.interpreter, way.options, way.first, cwd,
-        tuple(way.via), unknown,
+        tuple(way.words), tuple(way.via), unknown,
     )  # fmt: skip
 
 

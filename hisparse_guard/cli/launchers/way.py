@@ -28,6 +28,7 @@ class Started:
         first: what that Python puts in front of `sys.path`: a script's folder, '' for the
             current one; None for nothing.
         cwd: the folder it starts in; None for this process's.
+        words: the words of the last command that is known, its program included.
         via: the launchers on the way, for people.
         unknown: why it cannot be told what is started last; None where it can. The
             `interpreter` is then the last one that is known, if any.
@@ -39,6 +40,7 @@ class Started:
     options: tuple[str, ...] = ()
     first: str | None = None
     cwd: str | None = None
+    words: tuple[str, ...] = ()
     via: tuple[str, ...] = ()
     unknown: str | None = None
 

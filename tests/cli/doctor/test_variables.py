@@ -8,6 +8,7 @@ import pytest
 
 from hisparse_guard.cli.doctor.render import as_json
 from tests.cli.doctor.support import ALL_REDUCE, bare, doctor, edit, metadata, said
+from tests.support.environments import vllm_release
 
 MAIN = "if __name__ == '__main__':\n    from vllm.entrypoints.cli.main import main\n    main()\n"
 
@@ -50,9 +51,8 @@ def test_evidence_folders(tree: Path, tmp_path: Path) -> None:
 
 def test_ray_must_be_told(bundle: Path, tree: Path) -> None:
     words = ("-m", "vllm", "serve", "m", "--data-parallel-backend", "ray")
-    assert "VLLM_RAY_EXTRA_ENV_VARS_TO_COPY=PYTHONPATH" in said(
-        doctor(bundle, tree, words=words), "ray"
-    )
+    told = said(doctor(bundle, tree, words=words), "ray")
+    assert "VLLM_RAY_EXTRA_ENV_VARS_TO_COPY=PYTHONPATH" in told
     result = doctor(
         bundle,
         tree,
@@ -60,7 +60,34 @@ def test_ray_must_be_told(bundle: Path, tree: Path) -> None:
         VLLM_RAY_EXTRA_ENV_VARS_TO_COPY="PYTHONPATH",
         VLLM_RAY_EXTRA_ENV_VAR_PREFIXES_TO_COPY="HISPARSE_GUARD_",
     )
-    assert said(result, "ray") == ""
+    assert "\n" not in said(result, "ray")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "--distributed-executor-backend ray",
+        "--distributed_executor_backend=ray",
+        "--distributed-executor-backend own.module.Executor",
+        "--config ray.yaml",
+        "--config missing.yaml",
+    ],
+)
+def test_whether_raylets_have_the_guard_cannot_be_told(
+    bundle: Path, tree: Path, tmp_path: Path, arguments: str
+) -> None:
+    (tmp_path / "ray.yaml").write_text("distributed-executor-backend: ray\n")
+    text = f"exec {bare()} -m vllm serve m {arguments}"
+    result = doctor(bundle, tree, python=Path("/bin/sh"), words=("-c", text))
+    assert (result.verdict.advice, result.exit_code) == ("cannot tell", 1)
+    assert "from the raylet" in result.verdict.reason
+    (tmp_path / "none.yaml").write_text("tensor-parallel-size: 8\n")
+    for harmless in ("--distributed-executor-backend mp", "--config none.yaml"):
+        words = ("-c", text.replace(arguments, harmless))
+        assert said(doctor(bundle, tree, python=Path("/bin/sh"), words=words), "ray") == ""
+    # Without HiSparse there is nothing to guard in them.
+    result = doctor(bundle, vllm_release("0.24.0"), words=("-m", "vllm", *arguments.split()))
+    assert result.verdict.advice == "not needed"
 
 
 @pytest.mark.parametrize("place", ["behind", "in front"])
