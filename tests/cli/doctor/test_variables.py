@@ -152,3 +152,22 @@ def test_launchers_that_change_what_their_children_get(
     script.chmod(0o755)
     result = doctor(bundle, tree, python=script, words=("serve",))
     assert (result.verdict.advice, result.exit_code) == ("cannot tell", 1)
+
+
+@pytest.mark.parametrize(
+    "way", ["sys.executable = ", "import multiprocessing as m; m.set_executable("]
+)
+def test_another_python_for_the_processes_that_the_server_starts(
+    tree: Path, bundle: Path, tmp_path: Path, way: str
+) -> None:
+    other, isolated = tmp_path / "other", tmp_path / "isolated"
+    other.mkdir()
+    isolated.write_text(f'#!/bin/sh\nexec {bare()} -I "$@"\n')
+    isolated.chmod(0o755)
+    end = ")" if "(" in way else ""
+    (other / "sitecustomize.py").write_text(f"import sys; {way}{str(isolated)!r}{end}\n")
+    result = doctor(bundle, other, tree)
+    assert (result.verdict.advice, result.exit_code) == ("not able", 1)
+    assert f"by {isolated}, do not get the guard" in said(result, "way in")
+    # Without the guard they are as good as this one is.
+    assert "do not get" not in said(doctor(other, tree), "way in")
