@@ -164,7 +164,8 @@ def _read(started: Started, seen: Mapping[str, Any]) -> Facts:
         jit_cache=jit_cache(flashinfer_folders) if flashinfer_folders else None,
         signs=found,
         plugin_signs=read_signs(_plugin_folders(seen)),
-        patches=_patches(folders, _plugin_folders(seen)),
+        start_signs=read_signs(seen["at_start"], guard=False),
+        patches=_patches(folders, [*_plugin_folders(seen), *seen["at_start"]]),
         obeys_variable=started.environment.get(BACKEND) == "trtllm"
         and obeys_variable(folders, _plugin_folders(seen)),
     )

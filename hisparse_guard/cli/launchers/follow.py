@@ -126,7 +126,8 @@ def _python(way: Way, program: str) -> bool:
     starts = programs.of_python(kind, target if script is None else script, _own_path(way))
     if starts == programs.VLLM:
         return True
-    way.via.append(f"python -m {target}" if kind == "module" else Path(target).name or "python")
+    if starts in programs.LAUNCHERS:
+        way.via.append(f"python -m {target}" if kind == "module" else Path(target).name or "python")
     if starts == programs.GUARD:
         table.guard_run(way, [program, *way.words[1 : len(way.words) - len(rest)]], rest)
     elif starts == programs.TORCHRUN:

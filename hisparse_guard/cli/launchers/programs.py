@@ -39,6 +39,7 @@ _LIBRARIES = {
     *("pydantic", "requests", "rich", "safetensors", "setproctitle", "starlette", "tokenizers"),
     *("torch", "tqdm", "transformers", "triton", "typer", "uvicorn", "uvloop", "yaml"),
 }
+LAUNCHERS = set(_KNOWN.values())
 _SERVER = {"vllm", "hisparse_guard"}
 _MOST_MODULES = 200
 _PACKAGE = "/__init__.py"

@@ -71,7 +71,8 @@ class Way:
 
     def which(self, name: str) -> str | None:
         if os.sep in name:
-            name = str(Path(self.cwd, name))
+            # Not by `Path`, which drops a slash at the end.
+            name = os.path.join(self.cwd, name)  # noqa: PTH118
         entries = self.environment.get("PATH", os.defpath).split(os.pathsep)
         path = os.pathsep.join(str(Path(self.cwd, entry)) for entry in entries)
         return shutil.which(name, path=path) if name else None

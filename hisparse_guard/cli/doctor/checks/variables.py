@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
 
 from hisparse_guard.cli import installation
@@ -97,7 +98,7 @@ def ray(facts: Facts) -> Iterator[Finding]:
 def _uses_ray(facts: Facts) -> bool:
     """Whether the server's command names Ray, or an executor or a file that may."""
     words = facts.started.words
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in zip_longest(words, words[1:], fillvalue=""):
         option, equals, value = word.partition("=")
         value = value if equals else following
         if option.replace("_", "-") == "--distributed-executor-backend" and value not in EXECUTORS:
