@@ -187,14 +187,7 @@ class Shell:
                 self.exported.discard(key)
             return None
         if name == "cd":
-            if len(rest) != 1 or rest[0].startswith("-"):
-                raise CannotTell("it has a 'cd' that is not followed")
-            if self.environment.get("CDPATH") and not re.match(r"\.{0,2}/", rest[0]):
-                raise CannotTell(f"where 'cd {rest[0]}' goes is told by CDPATH")
-            if not Path(self.cwd, rest[0]).is_dir():
-                raise CannotTell(f"it has 'cd {rest[0]}', which is no folder")
-            self.environment["OLDPWD"] = self.cwd
-            self._enter(os.path.join(self.cwd, rest[0]))  # noqa: PTH118 - `..` as the shell does
+            self._cd(rest)
             return None
         while words and words[0] in ("exec", "command"):
             words = words[1:]
@@ -205,6 +198,16 @@ class Shell:
         # For this command only; nothing runs after the last one.
         self.environment.update(assigned)
         return words
+
+    def _cd(self, rest: list[str]) -> None:
+        if len(rest) != 1 or rest[0].startswith("-"):
+            raise CannotTell("it has a 'cd' that is not followed")
+        if self.environment.get("CDPATH") and not re.match(r"\.{0,2}/", rest[0]):
+            raise CannotTell(f"where 'cd {rest[0]}' goes is told by CDPATH")
+        if not Path(self.cwd, rest[0]).is_dir():
+            raise CannotTell(f"it has 'cd {rest[0]}', which is no folder")
+        self.environment["OLDPWD"] = self.cwd
+        self._enter(os.path.join(self.cwd, rest[0]))  # noqa: PTH118 - `..` as the shell does
 
     def _expand(self, word: Word, splits: bool = True) -> list[str]:
         """`word` with its parameters filled in: split at blanks where it is nothing but one.
