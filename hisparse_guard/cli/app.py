@@ -8,6 +8,8 @@ from importlib import import_module
 
 import typer
 
+from hisparse_guard.cli.output import printable
+
 PROG = "hisparse-guard"
 
 app = typer.Typer(
@@ -93,6 +95,6 @@ def run_app(arguments: Sequence[str]) -> int:
         message = " ".join(describe().split()).replace("Value error, ", "")
         context = getattr(error, "ctx", None)
         where = context.command_path if context else PROG
-        print(f"{where}: {message} (try: {where} --help)", file=sys.stderr)
+        print(f"{where}: {printable(message)} (try: {where} --help)", file=sys.stderr)
         return int(getattr(error, "exit_code", 2))
     return result if isinstance(result, int) else 0

@@ -117,8 +117,10 @@ def answer(done: subprocess.CompletedProcess[str], key: str) -> dict[str, Any] |
     return None
 
 
+# Its last question is to a process as the server starts them: with the variables, the folder and
+# the Python that the image's own start may have set.
 PROBE = """
-import json, sys
+import json, os, subprocess, sys
 flags = sys.flags
 out = {"version": list(sys.version_info[:2]), "implementation": sys.implementation.name,
        "isolated": flags.isolated, "ignore_environment": flags.ignore_environment,
@@ -131,6 +133,23 @@ try:
     import hisparse_guard.runtime.patches
 except BaseException as error:
     out["error"] = "%s: %s" % (type(error).__name__, error)
+child = '''
+import sys
+print(any(type(f).__name__ == "PatchFinder" for f in sys.meta_path))
+try:
+    import hisparse_guard
+    print(True)
+except Exception:
+    print(False)
+'''
+spawn = sys.modules.get("multiprocessing.spawn")
+out["child_python"] = os.fsdecode(spawn.get_executable() if spawn else sys.executable or "")
+try:
+    words = [out["child_python"]] + subprocess._args_from_interpreter_flags() + ["-c", child]
+    said = subprocess.check_output(words, stdin=subprocess.DEVNULL).split()
+    out["child"] = [word == b"True" for word in said[-2:]]
+except Exception:
+    out["child"] = []
 sys.stdout.write("\\n" + json.dumps(out) + "\\n")
 """
 
@@ -173,7 +192,8 @@ def probe(started: Started) -> Probe:
         return Probe(False, f"{started.interpreter}: exit {done.returncode}: {last}")
     loads = "error" not in said and _version_reason(started, said) is None
     if loads and said["planted"]:
-        return Probe(not said["no_site"], _isolation_reason(started, said), loads)
+        reason = _isolation_reason(started, said) or _child_reason(started, said)
+        return Probe(not said["no_site"], reason, said["child"][1:] == [True])
     reason = (
         _version_reason(started, said)
         or _isolation_reason(started, said)
@@ -205,6 +225,17 @@ def _isolation_reason(started: Started, said: Mapping[str, Any]) -> str | None:
             "plugin loading is left, and comes late: start it without"
         )
     return None
+
+
+def _child_reason(started: Started, said: Mapping[str, Any]) -> str | None:
+    """Why processes that the server starts do not get the guard, though it does."""
+    if said["child"] == [True, True]:
+        return None
+    return (
+        f"processes that {started.interpreter} starts, by {said['child_python'] or 'no Python'}, "
+        "do not get the guard: what the image's own start (a sitecustomize, a .pth file, "
+        "PYTHONEXECUTABLE) makes of sys.executable or PYTHONPATH keeps it out of them"
+    )
 
 
 def _load_reason(started: Started, said: Mapping[str, Any]) -> str | None:

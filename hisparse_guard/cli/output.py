@@ -69,7 +69,9 @@ def render_page(template: str, **values: Any) -> str:
 
 def page_parts(template: str, **values: Any) -> Iterator[str]:
     """The same page, a part at a time: a large one need not be held whole."""
-    return templates().get_template(template).generate(**values)
+    # As `_finalize`, which does not see what filters such as `join` have made into markup.
+    for part in templates().get_template(template).generate(**values):
+        yield printable(part, keep="\n\t", longest=len(part))
 
 
 def replace_file(

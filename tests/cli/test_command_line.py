@@ -69,6 +69,11 @@ def test_options_that_do_not_exist(words: list[str]) -> None:
     assert f"No such option: {words[1]}" in one_line(hisparse_guard(*words))
 
 
+def test_what_is_wrong_does_not_reach_a_terminal_raw() -> None:
+    error = one_line(hisparse_guard("report", "no\x1b[31m\u202esuch"))
+    assert "no\\x1b[31m\\u202esuch" in error and "\x1b" not in error and "\u202e" not in error
+
+
 def test_options_of_the_command_are_its_own() -> None:
     for words in (["--", "echo", "--no-check", "--"], ["--no-check", "echo", "--no-check", "--"]):
         done = hisparse_guard("run", *words)

@@ -51,6 +51,16 @@ def test_a_shell_function_of_the_environment_hides_a_program() -> None:
         "from sys import meta_path\nmeta_path.clear()",
         "import multiprocessing\nmultiprocessing.set_executable('/bin/false')",
         "import importlib\nimportlib.import_module('sub' + 'process')",
+        "import os\nenv = os.environ\nfor name in list(env):\n    del env[name]",
+        "from os import environ as held\nheld.clear()",
+        "from sys import meta_path as finders\ndel finders[0]",
+        "from multiprocessing import set_executable as use\nuse('/bin/false')",
+        "import os\nos.environb[b'HISPARSE_' b'GUARD_MODE'] = b'off'",
+        "import ctypes\nctypes.CDLL(None)",
+        "import sys\nsetattr(sys, 'executable', '/bin/false')",
+        "import os\nos.setuid(65534)",
+        "import asyncio, sys\nasyncio.create_subprocess_exec(sys.executable, '-I')",
+        "import boto3",
     ],
 )
 def test_a_script_that_takes_the_guard_away(tmp_path: Path, code: str) -> None:
@@ -194,3 +204,125 @@ def test_a_pex_that_inherits_pythonpath_starts_no_sitecustomize(
     assert bool(started.unknown) == (inherit != "false")
     expected = (None, ()) if started.unknown else (sys.executable, ("-I",))
     assert (started.interpreter, started.options) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "export PYTHONPATH=/opt/*/guard",
+        "cd /op?",
+        "exec /opt/*/bin/python -m vllm",
+        "cd ~root",
+        'export PYTHONPATH=~/guard:"/app"',
+        "exec env -u PYTHON{PATH,HOME} python3 -m vllm",
+        "export PYTHONPATH=/run/$UID/guard",
+        "cd /no/such/folder",
+        "cd lib",
+        f'A="b {OFF}"; exec env A=$A {sys.executable} -m vllm',
+        f"exec env $@ {sys.executable} -m vllm",
+        "A=off B=$A; export HISPARSE_GUARD_MODE=$B",
+        "export HISPARSE_GUARD_MODE=${A:-${B:-off}}",
+        "echo x > /usr/lib/python3/usercustomize.py",
+        ": > guard.zip",
+        "export PYTHONPATH=/guard\r\n",
+    ],
+)
+def test_shell_expansions_that_are_not_worked_out(text: str) -> None:
+    command = ["sh", "-c", f"{text}; {SERVER}", "sh", f"A=b {OFF}"]
+    assert follow(command, {**ENVIRONMENT, "HOME": "/root", "CDPATH": "/usr"}).unknown
+
+
+@pytest.mark.parametrize(
+    ("text", "mode"),
+    [
+        ("export HISPARSE_GUARD_\\\nMODE=off", "off"),
+        ("# a comment \\\nexport HISPARSE_GUARD_MODE=off", "off"),
+        ("A='x\\\ny'; export HISPARSE_GUARD_MODE=$A", None),
+        ('A=off; export HISPARSE_GUARD_MODE="\\$A"', "$A"),
+        ('A=off; export HISPARSE_GUARD_MODE="\\\\$A"', "\\off"),
+        ("export HISPARSE_GUARD_MODE=x$10", "xoff0"),
+        ("export HISPARSE_GUARD_MODE=$HISPARSE_GUARD_NONE$1", "off"),
+    ],
+)
+def test_how_a_shell_reads_words(text: str, mode: str | None) -> None:
+    started = follow(["sh", "-c", f"{text}\n{SERVER}", "sh", "off"], ENVIRONMENT)
+    if mode is None:
+        assert started.unknown
+    else:
+        assert (started.unknown, started.environment["HISPARSE_GUARD_MODE"]) == (None, mode)
+
+
+def test_the_current_folder_of_a_shell(tmp_path: Path) -> None:
+    """`PWD` is the shell's own, whatever the environment says, and `cd` changes it."""
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "a" / "b")
+    text = f"cd {tmp_path}/link/..; export PYTHONPATH=$OLDPWD:$PWD; {SERVER}"
+    started = follow(["sh", "-c", text], {**ENVIRONMENT, "PWD": "/tmp", "OLDPWD": "/guard"})
+    assert started.environment["PYTHONPATH"] == f"{os.getcwd()}:{tmp_path}"
+    assert (started.unknown, started.cwd) == (None, str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["BASH_ENV", "SHELLOPTS", "BASHOPTS", "PATH"])
+def test_variables_by_which_a_shell_does_more_than_its_text(name: str) -> None:
+    environment = {**ENVIRONMENT, name: "allexport"}
+    if name == "PATH":
+        del environment["PATH"]
+    shell = "/bin/bash"
+    assert follow([shell, "-c", f"{OFF}; {SERVER}"], environment).unknown
+
+
+def test_a_launcher_that_changes_the_user(tmp_path: Path) -> None:
+    """Who may not read the guard's files, and has another home."""
+    for name in ("gosu", "su-exec", "setpriv"):
+        (tmp_path / name).write_bytes(b"\x7fELF\0")
+        (tmp_path / name).chmod(0o755)
+        command = [str(tmp_path / name), "nobody", sys.executable, "-m", "vllm"]
+        assert follow(command, ENVIRONMENT).unknown
+
+
+OFF_BY_A_MODULE = "import os\nos.environ['HISPARSE_GUARD_MODE'] = 'off'\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "files"),
+    [
+        ("import prepare", {"prepare.py": OFF_BY_A_MODULE}),
+        ("def f():\n    from prepare.more import x", {"prepare/__init__.py": "",
+                                                      "prepare/more.py": OFF_BY_A_MODULE}),
+        ("import prepare", {"prepare/__init__.py": "from . import more",
+                            "prepare/more.py": OFF_BY_A_MODULE}),
+        ("import calendar", {"calendar.py": OFF_BY_A_MODULE}),
+        ("import vllm_extra", {"vllm_extra.py": OFF_BY_A_MODULE}),
+        ("import prepare.more", {"prepare/more.py": OFF_BY_A_MODULE}),
+        ("import prepare", {"prepare.pyc": ""}),
+        ("import prepare", {"prepare.cpython-311-x86_64-linux-gnu.so": "", "prepare.py": ""}),
+        ("import prepare", {"prepare.py": "def"}),
+    ],
+)  # fmt: skip
+def test_modules_of_a_launch_script_are_read_too(
+    tmp_path: Path, code: str, files: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in {**files, "serve.py": f"{code}\nimport vllm\n"}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert follow([sys.executable, str(tmp_path / "serve.py")], ENVIRONMENT).unknown
+    monkeypatch.chdir(tmp_path)
+    assert follow([sys.executable, "-c", f"{code}\nimport vllm\n"], ENVIRONMENT).unknown
+    if any(name.endswith(".so") for name in files):
+        return  # A zip's are not imported.
+    with zipfile.ZipFile("app.pyz", "w") as archive:
+        archive.writestr("__main__.py", f"{code}\nimport vllm\n")
+        for name, text in files.items():
+            archive.writestr(name, text)
+    assert follow([sys.executable, "app.pyz"], ENVIRONMENT).unknown
+
+
+def test_modules_that_change_nothing_are_followed(tmp_path: Path) -> None:
+    script = tmp_path / "serve.py"
+    script.write_text("import argparse, os, torch, own.names\nfrom vllm import LLM\n")
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "__init__.py").write_text("from .names import NAME as name\n")
+    text = "import os\nNAME = os.environ.get('MODEL', os.environ.setdefault('TP', '8'))\n"
+    (tmp_path / "own" / "names.py").write_text(text)
+    started = follow([sys.executable, str(script)], ENVIRONMENT)
+    assert (started.unknown, started.first) == (None, str(tmp_path))

@@ -71,7 +71,7 @@ def examine(words: Sequence[str], environ: Mapping[str, str]) -> Examination:
     seen = _ask(started)
     if isinstance(seen, str):
         return _cannot_tell("python", seen)
-    facts = _read(words, started, seen)
+    facts = _read(started, seen)
     found = [finding for check in CHECKS for finding in check(facts)]
     verdict = judge(facts, found)
     if verdict.advice == "not needed":
@@ -138,11 +138,10 @@ def _ask(started: Started) -> dict[str, Any] | str:
     return reason or f"{started.interpreter} does not run a program given with -c"
 
 
-def _read(words: Sequence[str], started: Started, seen: Mapping[str, Any]) -> Facts:
+def _read(started: Started, seen: Mapping[str, Any]) -> Facts:
     probe, given = interpreter.probe(started), started.environment
     started = _as_it_sees(started, seen)
     facts = Facts(
-        words=words,
         started=started,
         settings=read_settings(started.environment)[0],
         seen=seen,
@@ -165,7 +164,8 @@ def _read(words: Sequence[str], started: Started, seen: Mapping[str, Any]) -> Fa
         jit_cache=jit_cache(flashinfer_folders) if flashinfer_folders else None,
         signs=found,
         plugin_signs=read_signs(_plugin_folders(seen)),
-        patches=_patches(folders, _plugin_folders(seen)),
+        start_signs=read_signs(seen["at_start"], guard=False),
+        patches=_patches(folders, [*_plugin_folders(seen), *seen["at_start"]]),
         obeys_variable=started.environment.get(BACKEND) == "trtllm"
         and obeys_variable(folders, _plugin_folders(seen)),
     )

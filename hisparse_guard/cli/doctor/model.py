@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -56,7 +56,8 @@ class Facts:
     Attributes:
         seen: what the interpreter said of itself.
         probe: whether the guard gets into it.
-        signs, plugin_signs: of vLLM's tree, and of the plugins that it loads.
+        signs, plugin_signs, start_signs: of vLLM's tree, of the plugins that it loads, and of what
+            the image's own start loads.
         build, kernel: the labels; None where there is no vLLM, or no FlashInfer.
         jit_cache: the compiled kernels that FlashInfer loads, if any.
         patches: per patch of the runtime, its name and why it cannot be applied (None: it can).
@@ -67,7 +68,6 @@ class Facts:
         obeys_variable: whether vLLM's own variable is set to trtllm and shown to be obeyed.
     """
 
-    words: Sequence[str]
     started: Started
     settings: Settings
     seen: Mapping[str, Any]
@@ -78,6 +78,7 @@ class Facts:
     jit_cache: JitCache | None = None
     signs: Signs = field(default_factory=Signs)
     plugin_signs: Signs = field(default_factory=Signs)
+    start_signs: Signs = field(default_factory=Signs)
     patches: tuple[Finding, ...] = ()
     calls: tuple[Call, ...] | None = None
     calls_unread: str | None = None

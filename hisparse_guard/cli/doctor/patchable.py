@@ -122,6 +122,12 @@ def check_patches(folders: Sequence[str], patches: Sequence[Any]) -> Iterator[Fi
         best = min(found, key=lambda one: _ORDER.index(one.state))
         if best.state == "ok":
             fine += 1
+            held = _held_at_import(source.tree(best.module), patch.name) if patch.needed else None
+            if held is not None:
+                text = (
+                    f"{best.module} takes hold of {patch.name} in line {held}, before it is patched"
+                )
+                yield Finding("unknown", "patches", text)
         elif best.state != "absent":
             level: Any = "fix" if best.state == "unfit" else "unknown"
             yield Finding(level, "patches", f"{best.text}: the guard does not know it so")
@@ -285,6 +291,21 @@ def _bindings(body: Sequence[ast.stmt], name: str) -> Iterator[ast.stmt]:
                     isinstance(n, ast.Name) and n.id == name for n in ast.walk(target)
                 ):
                     yield node
+
+
+def _held_at_import(tree: ast.Module | None, name: str) -> int | None:
+    """The line where a module takes hold of its function as it is executed, which is before it is
+    patched: in an assignment, a default, a decorator."""
+    pending: list[ast.AST] = list(tree.body) if tree is not None else []
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load):
+            return node.lineno
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            pending += [node.args, *getattr(node, "decorator_list", [])]
+        else:
+            pending.extend(ast.iter_child_nodes(node))
+    return None
 
 
 def _dynamic(tree: ast.Module) -> str | None:

@@ -116,6 +116,18 @@ def _site(names: Iterable[str]) -> List[Optional[str]]:  # noqa: UP006, UP045
     return found
 
 
+def _at_start(guard: Any) -> List[str]:  # noqa: UP006
+    """Where the code is that the image's own start has loaded: a sitecustomize, a .pth file's."""
+    own = [str(Path(folder).parent) for folder in (guard or {}).get("folders", ())]
+    known = ("vllm", "torch", "flashinfer", "wrapt", "hisparse_guard")
+    known += tuple(getattr(sys, "stdlib_module_names", ()))
+    names = {name.partition(".")[0] for name in sys.modules if not name.startswith("__")}
+    found = [folder for name in names.difference(known) for folder in _code_of(name)]
+    found += [file for file in _site(sys.path) if file]
+    found = [file for file in found if str(Path(file).parent) not in own]
+    return sorted({file for file in found if Path(file).exists()})
+
+
 def _patched(names: Iterable[str], folders: List[str]) -> List[Dict[str, Any]]:  # noqa: UP006
     """Who would load each of the modules that are patched, asked as Python asks.
 
@@ -208,6 +220,7 @@ def main() -> None:
                 found["distribution"] = None
                 found["metadata_error"] = repr(error)
     seen["plugins"] = _plugins()
+    seen["at_start"] = _at_start(seen["guard"])
     seen["unlisted"] = _unlisted()
     seen["flashinfer_named"] = _remnants()
     folders = (seen["vllm"] or {}).get("folders") or []

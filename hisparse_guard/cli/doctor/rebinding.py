@@ -45,7 +45,7 @@ def rebindings(
                 found = _MOVES_MODULES.search(text)
             if found is not None:
                 said = os.fsdecode(found[0]).strip()
-                where = f"the plugin {path}" if plugins else os.path.relpath(path, folder)
+                where = str(path) if plugins else os.path.relpath(path, folder)
                 said = f"{where} has {said!r}: it may replace what the guard patches"
                 yield Finding("unknown", "patches", said)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -17,6 +20,7 @@ WORKSPACE = (
     b"trtllm_mnnvl",
 )
 HISPARSE = (b"hisparse", b"hi_sparse", b"hi-sparse")
+_GUARD = re.compile(rb"hisparse[_-]guard")
 NO_FILE = "a pipe or a device in a module's place"
 # Compiled modules can be large: read in parts, which overlap by more than the longest word.
 _PART = 1 << 22
@@ -26,8 +30,12 @@ COMPILED = (".so", ".pyd")
 CODE = (".py", ".pyc", *COMPILED, ".pth", ".pyx", ".json", ".zip", ".egg", ".whl")
 
 
-def read_signs(folders: Iterable[str]) -> Signs:
-    """The signs in the packages that lie in `folders`; a module of its own is given as a file."""
+def read_signs(folders: Iterable[str], guard: bool = True) -> Signs:
+    """The signs in the packages that lie in `folders`; a module of its own is given as a file.
+
+    Args:
+        guard: whether the name of the guard counts, which is HiSparse's too.
+    """
     hisparse: list[str] = []
     workspace: list[str] = []
     unreadable: list[str] = []
@@ -36,7 +44,7 @@ def read_signs(folders: Iterable[str]) -> Signs:
             name = os.path.relpath(path, folder)
             if problem is None:
                 try:
-                    found_hisparse, found_workspace = _search(path)
+                    found_hisparse, found_workspace = _search(path, guard)
                 except (OSError, ValueError) as error:
                     problem = str(error.__class__.__name__)
                 else:
@@ -47,13 +55,15 @@ def read_signs(folders: Iterable[str]) -> Signs:
     return Signs(tuple(sorted(hisparse)), tuple(sorted(workspace)), tuple(unreadable))
 
 
-def _search(path: Path) -> tuple[bool, bool]:
+def _search(path: Path, guard: bool) -> tuple[bool, bool]:
     """Whether the file, or its name, names HiSparse; and what makes a workspace."""
     hisparse = any(word in os.fsencode(path.name).lower() for word in HISPARSE)
     workspace, end = False, b""
     with path.open("rb") as file:
         while part := file.read(_PART):
             text = end + part.lower()
+            if not guard:
+                text = _GUARD.sub(b"", text)
             hisparse = hisparse or any(word in text for word in HISPARSE)
             workspace = workspace or any(word in text for word in WORKSPACE)
             end = text[-_OVERLAP:]
@@ -78,6 +88,8 @@ def code_files(folder: Path) -> Iterator[tuple[Path, str | None]]:
             names.clear()
             continue
         visited.add((status.st_dev, status.st_ino))
+        if "__pycache__" in names:
+            yield from _stale_bytecode(Path(root))
         # Byte code beside its source; without the source Python does not import it.
         names[:] = [name for name in names if name != "__pycache__"]
         for name in names:
@@ -89,6 +101,22 @@ def code_files(folder: Path) -> Iterator[tuple[Path, str | None]]:
             elif name.endswith(CODE) or ".so." in name:
                 yield Path(root, name), _problem(Path(root, name))
     yield from problems
+
+
+def _stale_bytecode(folder: Path) -> Iterator[tuple[Path, str | None]]:
+    """Byte code of another source that Python runs nevertheless, since it compares no times.
+
+    By PEP 552: flags in the second word, of which the first bit says that a hash of the source
+    follows.
+    """
+    for path in sorted(Path(folder, "__pycache__").glob("*.pyc")):
+        source = folder / f"{path.name.partition('.')[0]}.py"
+        with contextlib.suppress(OSError):
+            with path.open("rb") as file:
+                head = file.read(16)
+            hashed = len(head) == 16 and head[4] & 1
+            if hashed and head[8:] != importlib.util.source_hash(source.read_bytes()):
+                yield path, f"made of another {source.name}, and run instead of it: delete it"
 
 
 def _problem(path: Path) -> str | None:

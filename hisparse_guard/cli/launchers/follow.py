@@ -43,7 +43,7 @@ def follow(words: Sequence[str], environment: Mapping[str, str]) -> Started:
     cwd = None if way.cwd == str(Path.cwd()) else way.cwd
     return Started(
         program, way.environment, way.interpreter, way.options, way.first, cwd,
-        tuple(way.via), unknown,
+        tuple(way.words), tuple(way.via), unknown,
     )  # fmt: skip
 
 
@@ -123,10 +123,11 @@ def _python(way: Way, program: str) -> bool:
     if script is not None and pex.information(script) is not None:
         way.via.append(f"the PEX {target}")
         return pex.restarted(way, script, program)
-    starts = programs.of_python(kind, target if script is None else script)
+    starts = programs.of_python(kind, target if script is None else script, _own_path(way))
     if starts == programs.VLLM:
         return True
-    way.via.append(f"python -m {target}" if kind == "module" else Path(target).name or "python")
+    if starts in programs.LAUNCHERS:
+        way.via.append(f"python -m {target}" if kind == "module" else Path(target).name or "python")
     if starts == programs.GUARD:
         table.guard_run(way, [program, *way.words[1 : len(way.words) - len(rest)]], rest)
     elif starts == programs.TORCHRUN:
@@ -168,6 +169,16 @@ def _python_words(words: Sequence[str]) -> tuple[tuple[str, ...], programs.Kind,
                 value = letters[2] or (rest.pop(0) if rest else "")
                 return tuple(options), "module" if letters[1] == "m" else "code", value, rest
     return tuple(options), "stdin", "", rest
+
+
+def _own_path(way: Way) -> list[str]:
+    """Where a program's own modules are looked for, before what is installed."""
+    front = [str(Path(way.cwd, way.first or ""))]
+    safe = way.environment.get("PYTHONSAFEPATH") or any(
+        not option.startswith("--") and set(option) & set("IP") for option in way.options
+    )
+    entries = way.environment.get("PYTHONPATH", "").split(os.pathsep)
+    return ([] if safe else front) + [str(Path(way.cwd, entry)) for entry in entries if entry]
 
 
 def _folder(script: str | None) -> str:

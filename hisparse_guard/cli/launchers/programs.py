@@ -1,15 +1,20 @@
 """What a Python program is: vLLM's own, a known launcher, or something that cannot be told.
 
-Read from the program's source; nothing of it is run.
+Read from the program's source and from that of the modules of its own that it imports; nothing of
+it is run.
 """
 
 from __future__ import annotations
 
 import ast
+import glob
+import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
+
+from hisparse_guard.cli.launchers.effects import effects, imported
 
 Kind = Literal["script", "module", "code", "stdin"]
 
@@ -28,27 +33,24 @@ _KNOWN = {
     "ddtrace.commands.ddtrace_run": DDTRACE,
     "opentelemetry.instrumentation.auto_instrumentation": OPENTELEMETRY,
 }
-_STARTERS = ("exec", "spawn", "posix_spawn", "fork", "system", "popen", "startfile")
-# What takes import hooks away, has children started by another Python, imports by a name that is
-# not in the source or from another place, or sets variables from a file.
-_CHANGING = {
-    *("meta_path", "path_hooks", "path_importer_cache", "set_executable", "import_module"),
-    *("addsitedir", "addpackage", "spec_from_file_location", "SourceFileLoader", "zipimporter"),
-    *("putenv", "unsetenv", "load_dotenv", "chdir"),
+# Installed packages that launch scripts use and that start nothing by being imported.
+_LIBRARIES = {
+    *("fastapi", "flashinfer", "httpx", "huggingface_hub", "numpy", "openai", "prometheus_client"),
+    *("pydantic", "requests", "rich", "safetensors", "setproctitle", "starlette", "tokenizers"),
+    *("torch", "tqdm", "transformers", "triton", "typer", "uvicorn", "uvloop", "yaml"),
 }
-# Of `sys`: where modules come from.
-_PLACES = {"path", "modules"}
-_PLACES_OF_SYS = {"sys.*", *(f"sys.{name}" for name in _PLACES)}
-_STARTING_MODULES = {"subprocess", "pty", "asyncio.subprocess", "runpy", "sh", "pexpect"}
-_OF_ENVIRONMENT = {"clear", "update", "pop", "popitem", "setdefault", "__delitem__", "__setitem__"}
-VARIABLES = ("PYTHON", "HISPARSE_GUARD", "VLLM_PLUGINS", "VLLM_FLASHINFER_ALLREDUCE_BACKEND")
+LAUNCHERS = set(_KNOWN.values())
+_SERVER = {"vllm", "hisparse_guard"}
+_MOST_MODULES = 200
+_PACKAGE = "/__init__.py"
 
 
-def of_python(kind: Kind, target: str) -> str:
+def of_python(kind: Kind, target: str, path: Sequence[str] = ()) -> str:
     """Which program a Python runs: `VLLM`, a launcher's name, or why that cannot be told.
 
     Args:
         target: the script's file, the module's name or the code, by `kind`.
+        path: folders and zips in which its own modules are looked for, before installed ones.
 
     Raises:
         OSError, ValueError: the script cannot be read.
@@ -62,9 +64,9 @@ def of_python(kind: Kind, target: str) -> str:
     name = "the code of -c" if kind == "code" else target
     try:
         tree = ast.parse(target if kind == "code" else _source(Path(target)))
-    except (SyntaxError, RecursionError, MemoryError):
+    except (SyntaxError, RecursionError, MemoryError, UnicodeError):
         return f"{name} is not Python that can be read"
-    return _of_source(tree, name)
+    return _of_source(tree, name, path)
 
 
 def _source(path: Path) -> bytes:
@@ -78,73 +80,105 @@ def _source(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def _of_source(tree: ast.Module, name: str) -> str:
-    imported = set(_imports(tree))
-    launchers = {_KNOWN[module] for module in imported if module in _KNOWN}
-    starts = list(_starts(tree)) + sorted(imported & _STARTING_MODULES)
-    if starts:
-        return (
-            f"{name} starts other programs, perhaps another Python, or changes what is imported "
-            f"or inherited ({starts[0]})"
-        )
+def _of_source(tree: ast.Module, name: str, path: Sequence[str]) -> str:
+    names = set(imported(tree))
+    sources: list[tuple[str, ast.Module]] = [(name, tree)]
+    try:
+        for module, text in _own_modules(tree, path):
+            sources.append((module, ast.parse(text)))
+            names.update(imported(sources[-1][1]))
+    except _NotFollowed as error:
+        return f"{name} imports {error}, which is not followed"
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError, zipfile.BadZipFile):
+        return f"{name} imports a module beside it that cannot be read"
+    for where, source in sources:
+        if found := next(effects(source), None):
+            return (
+                f"{where} starts other programs, perhaps another Python, or changes what is "
+                f"imported or inherited ({found})"
+            )
+    launchers = {_KNOWN[module] for module in names if module in _KNOWN}
     if len(launchers) == 1:
         return launchers.pop()
-    if any(module.partition(".")[0] == "vllm" for module in imported) and not launchers:
+    if any(module.partition(".")[0] == "vllm" for module in names) and not launchers:
         return VLLM
     return f"whether {name} runs vLLM, or starts another Python that does, is not known"
 
 
-def _imports(tree: ast.Module) -> Iterator[str]:
+class _NotFollowed(Exception):
+    """A module whose source is not looked for; the text names it."""
+
+
+def _own_modules(tree: ast.Module, path: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    """The modules on `path` that a program imports, and that those import, with their source.
+
+    Raises:
+        _NotFollowed: a module is found nowhere there, and is not known here either.
+    """
+    seen: set[str] = set()
+    pending = [(tree, "")]
+    while pending:
+        source, package = pending.pop()
+        for name in _wanted(source, package):
+            for depth in range(1, name.count(".") + 2):
+                part = ".".join(name.split(".")[:depth])
+                if part in seen:
+                    continue
+                seen.add(part)
+                found = _module(part, path)
+                if found is None:
+                    if depth == 1 and not _is_known(name):
+                        raise _NotFollowed(part)
+                    continue
+                if len(seen) > _MOST_MODULES:
+                    raise _NotFollowed(f"more than {_MOST_MODULES} modules")
+                text, is_package = found
+                yield part, text
+                inside = part if is_package else part.rpartition(".")[0]
+                pending.append((ast.parse(text), inside))
+
+
+def _wanted(tree: ast.Module, package: str) -> Iterator[str]:
+    """The modules that a source of `package` imports, and what may be modules in them."""
+    yield from imported(tree)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        if isinstance(node, ast.ImportFrom) and node.level:
+            parts = package.split(".") if package else []
+            parts = parts[: len(parts) - node.level + 1]
+            parts += [node.module] if node.module else []
+            yield from (".".join([*parts, alias.name]) for alias in node.names)
 
 
-def _names_of_sys(tree: ast.Module) -> set[str]:
-    return {
-        alias.asname or alias.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Import)
-        for alias in node.names
-        if alias.name == "sys"
-    }
+def _module(name: str, path: Sequence[str]) -> tuple[bytes, bool] | None:
+    """The source of a module on `path`, and whether it is a package; None where it is not there.
+
+    Raises:
+        _NotFollowed: it is there, and not as source.
+    """
+    parts = name.split(".")
+    if parts[0] in _SERVER:
+        return None
+    for number, entry in enumerate(path):
+        # On PYTHONPATH too these are what they are known for.
+        if number and parts[0] in _LIBRARIES:
+            return None
+        if zipfile.is_zipfile(entry):
+            with zipfile.ZipFile(entry) as archive:
+                for end in (_PACKAGE, ".py"):
+                    if (held := "/".join(parts) + end) in archive.namelist():
+                        return archive.read(held), end == _PACKAGE
+        for end in (_PACKAGE, ".py"):
+            file = Path(f"{Path(entry, *parts)}{end}")
+            if list(file.parent.glob(f"{glob.escape(file.stem)}.*so")):
+                raise _NotFollowed(f"{name}, which is compiled")
+            if file.is_file():
+                return file.read_bytes(), end == _PACKAGE
+            if file.with_suffix(".pyc").is_file():
+                raise _NotFollowed(f"{name}, whose source is not there")
+    return None
 
 
-def _set(node: ast.Assign | ast.AugAssign | ast.Delete) -> Iterator[str]:
-    """What in an assignment may change what children are given: the environment as a whole, a
-    variable whose name is not in the source, the Python that they are started with."""
-    for target in [node.target] if isinstance(node, ast.AugAssign) else node.targets:
-        holder = ast.unparse(target.value if isinstance(target, ast.Subscript) else target)
-        named = isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant)
-        if holder.rpartition(".")[2] == "environ" and not named:
-            yield f"it sets {ast.unparse(target)}"
-        elif holder.startswith("sys.") and holder.endswith("executable"):
-            yield f"it sets {holder}"
-
-
-def _starts(tree: ast.Module) -> Iterator[str]:
-    """What in a program starts another, or changes what it imports or its children are given."""
-    yield from (f"it uses {name}" for name in _imports(tree) if name in _PLACES_OF_SYS)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and (
-            node.attr.startswith(_STARTERS) or node.attr in _CHANGING
-        ):
-            yield node.attr
-        elif isinstance(node, ast.Attribute) and node.attr in _PLACES:
-            if getattr(node.value, "id", "") in _names_of_sys(tree):
-                yield f"it uses sys.{node.attr}"
-        elif isinstance(node, ast.Attribute) and node.attr in _OF_ENVIRONMENT:
-            if getattr(node.value, "attr", getattr(node.value, "id", "")) == "environ":
-                yield f"environ.{node.attr}"
-        elif isinstance(node, (ast.Assign, ast.AugAssign, ast.Delete)):
-            yield from _set(node)
-        elif isinstance(node, ast.ImportFrom) and node.module in ("os", "posix"):
-            yield from (a.name for a in node.names if a.name.startswith((*_STARTERS, "*")))
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            if node.value.startswith(VARIABLES) or node.value in _CHANGING:
-                yield f"it names {node.value}"
-        elif isinstance(node, ast.Name) and node.id in ("__import__", "exec", "eval", *_CHANGING):
-            yield node.id
+def _is_known(name: str) -> bool:
+    top = name.partition(".")[0]
+    launcher = any(name == known or name.startswith(f"{known}.") for known in _KNOWN)
+    return launcher or top in {*_SERVER, *_LIBRARIES, *sys.stdlib_module_names}

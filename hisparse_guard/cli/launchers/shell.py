@@ -1,15 +1,18 @@
 """What a short shell text starts last: ``sh -c "export A=b; exec vllm serve"`` and like scripts.
 
 Not a shell parser. Known are assignments, `export`, `unset`, `cd`, `exec`, commands in a row and
-plain parameter expansion. Anything else, conditions and pipes among it, raises `CannotTell`.
+plain parameter expansion. Anything else, conditions, pipes and names of files by pattern among it,
+raises `CannotTell`.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from hisparse_guard.cli.launchers.way import CannotTell
 
@@ -21,11 +24,15 @@ _PIECE = re.compile(
     r"|(?P<bare>\$\{[^}'\"`\\]*\}|\$(?:\w+|[@*#?$!-])|[^\s'\"\\;&|<>()`$]+|\$(?![('\"{]))",
     re.S,
 )
-_REDIRECTION = re.compile(r"\d*(?:>>?|<)(?:&\d|&-|[ \t]*[\w./-]+)")
+_REDIRECTION = re.compile(r"\d*(?:(>>?)|<)(?:&\d|&-|[ \t]*(?P<file>[\w./-]+))(?=[\s;&]|$)")
+# Files that it may write: none that Python reads at its start, or imports.
+_WRITTEN = re.compile(r"/dev/(?:null|stdout|stderr|tty)|.+\.(?:log|out|err|txt|pid|json|ya?ml)")
+_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _PARAMETER = re.compile(
-    r"\$(?:(?P<plain>\w+|[@*#?$!-])|\{(?P<name>\w+|[@*])(?:(?P<how>:?[-+])(?P<word>[^}]*))?\})"
+    rf"\$(?:(?P<plain>{_NAME}|[0-9@*#?$!-])"
+    rf"|\{{(?P<name>{_NAME}|[0-9]+|[@*])(?:(?P<how>:?[-+])(?P<word>[^{{}}]*))?\}})"
 )
-_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
+_ASSIGNMENT = re.compile(rf"{_NAME}=")
 _UNREAD = {
     *("if", "then", "else", "elif", "fi", "for", "while", "until", "do", "done", "case", "esac"),
     *("{", "}", "!", "[", "[[", "test", ".", "source", "eval", "shift", "alias", "function"),
@@ -40,9 +47,18 @@ _LOOKING = {
     *("nvidia-smi", "printenv", "pwd", "uname", "which", "whoami"),
 }
 # Variables by which the shell splits words, and finds folders and other texts.
-_OF_SHELL = {"IFS", "CDPATH", "BASH_ENV", "ENV"}
-# In an assignment that is not quoted: a home folder, or one word that becomes several.
-_EXPANDED = re.compile(r"[=:]~|\{[^}]*(?:,|\.\.)[^}]*\}")
+_OF_SHELL = {"IFS", "CDPATH", "BASH_ENV", "ENV", "PWD", "OLDPWD", "GLOBIGNORE"}
+# Variables that the shell makes itself, whatever the environment says; and where it says nothing.
+_MADE = re.compile(
+    r"_|E?UID|PPID|SHLVL|S?RANDOM|SECONDS|LINENO|BASH.*|EPOCH.*|FUNCNAME|GROUPS|DIRSTACK|OPT[A-Z]+"
+    r"|PIPESTATUS|REPLY|IFS|PS\d|HIST.*|COMP_.*|MACHTYPE|OSTYPE|HOSTTYPE"
+)
+_MADE_IF_UNSET = {"HOSTNAME", "SHELL", "TERM", "PATH", "HOME", "PWD", "OLDPWD", "COLUMNS", "LINES"}
+# Not in quotation marks: one word that becomes several, names of files by pattern; and in an
+# assignment a home folder.
+_BRACES = re.compile(r"\{.*(?:,|\.\.).*\}", re.S)
+_PATTERN = re.compile(r"[*?\[]")
+_HOME = re.compile(r"[=:]~")
 # Words that begin so: with them it sets a variable, or has more run before each command.
 _SETTING: dict[str, tuple[str, ...]] = {
     "printf": ("-V",),
@@ -64,12 +80,22 @@ class Shell:
     unexported: dict[str, str] = field(default_factory=dict)
     exported: set[str] = field(default_factory=set)
 
+    def __post_init__(self) -> None:
+        given = self.environment.get("PWD", "")
+        same = given.startswith("/") and os.path.realpath(given) == os.path.realpath(self.cwd)
+        self._enter(given if same else self.cwd)
+
+    def _enter(self, folder: str) -> None:
+        self.cwd = self.environment["PWD"] = os.path.normpath(folder)
+
     def last_command(self, text: str) -> list[str]:
         """The words of the command that `text` runs last, or hands over to with `exec`.
 
         Raises:
             CannotTell: it holds more than is known here.
         """
+        if "\r" in text or "\0" in text:
+            raise CannotTell("it has carriage returns or zero bytes")
         last: list[str] = []
         for words, follows_and in _statements(text):
             before = (dict(self.environment), self.cwd, dict(self.unexported))
@@ -100,7 +126,9 @@ class Shell:
             key, _, _ = words[0].text.partition("=")
             if key in _OF_SHELL:
                 raise CannotTell(f"it sets {key}")
-            assigned[key] = " ".join(self._expand(words[0])).partition("=")[2]
+            if any(re.search(rf"\$\{{?{name}\b", words[0].text) for name in assigned):
+                raise CannotTell(f"it has {shown(words)}, which is not followed")
+            assigned[key] = " ".join(self._expand(words[0], splits=False)).partition("=")[2]
             words = words[1:]
         if not words:
             for key, value in assigned.items():
@@ -139,9 +167,9 @@ class Shell:
             return None
         if name == "export":
             for word in rest:
-                if word.startswith("-"):
-                    raise CannotTell(f"it has 'export {word}', which is not followed")
                 key, equals, value = word.partition("=")
+                if not re.fullmatch(_NAME, key) or key in _OF_SHELL:
+                    raise CannotTell(f"it has 'export {word[:80]}', which is not followed")
                 if equals:
                     self.environment[key] = value
                 elif key in self.unexported:
@@ -152,14 +180,14 @@ class Shell:
             return None
         if name == "unset":
             for key in rest:
+                if not re.fullmatch(_NAME, key) or key in _OF_SHELL:
+                    raise CannotTell(f"it has 'unset {key[:80]}', which is not followed")
                 self.environment.pop(key, None)
                 self.unexported.pop(key, None)
                 self.exported.discard(key)
             return None
         if name == "cd":
-            if len(rest) != 1 or rest[0].startswith("-"):
-                raise CannotTell("it has a 'cd' that is not followed")
-            self.cwd = str(Path(self.cwd, rest[0]))
+            self._cd(rest)
             return None
         while words and words[0] in ("exec", "command"):
             words = words[1:]
@@ -171,21 +199,58 @@ class Shell:
         self.environment.update(assigned)
         return words
 
-    def _expand(self, word: Word) -> list[str]:
-        """`word` with its parameters filled in: split at blanks where it is nothing but one."""
-        if _ASSIGNMENT.match(word.text) and not word.quoted and _EXPANDED.search(word.text):
+    def _cd(self, rest: list[str]) -> None:
+        if len(rest) != 1 or rest[0].startswith("-"):
+            raise CannotTell("it has a 'cd' that is not followed")
+        if self.environment.get("CDPATH") and not re.match(r"\.{0,2}/", rest[0]):
+            raise CannotTell(f"where 'cd {rest[0]}' goes is told by CDPATH")
+        if not Path(self.cwd, rest[0]).is_dir():
+            raise CannotTell(f"it has 'cd {rest[0]}', which is no folder")
+        self.environment["OLDPWD"] = self.cwd
+        self._enter(os.path.join(self.cwd, rest[0]))  # noqa: PTH118 - `..` as the shell does
+
+    def _expand(self, word: Word, splits: bool = True) -> list[str]:
+        """`word` with its parameters filled in: split at blanks where it is nothing but one.
+
+        Args:
+            splits: whether what is filled in, or names files by a pattern, may become several
+                words: not so in an assignment.
+        """
+        bare = "".join("x" if piece.quoted else piece.text for piece in word.pieces)
+        literal = _PARAMETER.sub("", bare)
+        whole = _PARAMETER.fullmatch(word.text) if len(word.pieces) == 1 else None
+        if (
+            _BRACES.search(literal)
+            or (splits and _PATTERN.search(literal))
+            or (_ASSIGNMENT.match(word.text) and _HOME.search(bare))
+            or re.match(r"~(?!/|$)", bare)
+            or (bare.startswith("~") and (word.quoted or "HOME" not in self.environment))
+        ):
             raise CannotTell(f"it has {word.text[:80]!r}, which is not followed")
-        whole = _PARAMETER.fullmatch(word.text)
-        if whole and len(word.pieces) == 1 and word.pieces[0][1]:
+        if whole and word.pieces[0].filled:
             if (whole["plain"] or whole["name"]) in ("@", "*"):
-                return list(self.positional[1:])
+                values = list(self.positional[1:])
+                return values if word.quoted else [self._whole(value) for value in values if value]
             value = self._filled(word.text)
-            return [value] if word.quoted else value.split()
-        parts = [self._filled(text) if open_ else text for text, open_ in word.pieces]
+            return [value] if word.quoted else [self._whole(part) for part in value.split()]
+        parts = []
+        for piece in word.pieces:
+            part = self._filled(piece.text) if piece.filled else piece.text
+            parts.append(part)
+            if splits and piece.filled and not piece.quoted and part != piece.text:
+                self._whole(part)
         joined = "".join(parts)
-        if joined.startswith("~") and not word.quoted:
-            joined = self.environment.get("HOME", "~") + joined[1:]
-        return [joined]
+        return [self.environment["HOME"] + joined[1:] if bare.startswith("~") else joined]
+
+    def _whole(self, part: str) -> str:
+        """`part`, the value of a variable outside of quotation marks, as the one word that it is.
+
+        Raises:
+            CannotTell: it becomes several words.
+        """
+        if any(one.isspace() for one in part) or _PATTERN.search(part):
+            raise CannotTell(f"it has {part[:80]!r} from a variable, outside of quotation marks")
+        return part
 
     def _filled(self, text: str) -> str:
         def value(found: re.Match[str]) -> str:
@@ -194,10 +259,14 @@ class Shell:
                 return " ".join(self.positional[1:])
             if name in "#?$!-":
                 raise CannotTell(f"it uses ${name}")
+            if _MADE.fullmatch(name) and name not in self.unexported:
+                raise CannotTell(f"it uses ${name}")
             if name.isdigit():
                 held = self.positional[int(name)] if int(name) < len(self.positional) else None
             else:
                 held = self.unexported.get(name, self.environment.get(name))
+            if held is None and name in _MADE_IF_UNSET:
+                raise CannotTell(f"it uses ${name}, which is not set")
             how, word = found["how"], found["word"]
             is_set = held is not None and (bool(held) or not (how or "").startswith(":"))
             if how and how.endswith("+"):
@@ -205,26 +274,37 @@ class Shell:
             return held or "" if is_set or not how else self._filled(word)
 
         filled = _PARAMETER.sub(value, text)
-        if re.search(r"\$[{(\w]", _PARAMETER.sub("", text)):
+        if re.search(r"\$[{(A-Za-z0-9_]", _PARAMETER.sub("", text)):
             raise CannotTell(f"it has {text!r}, which is not followed")
         return filled
 
 
-@dataclass(frozen=True)
-class Word:
-    """A word as written.
+class Piece(NamedTuple):
+    """A part of a word.
 
     Attributes:
-        pieces: each with whether parameters in it are filled in.
-        quoted: whether any of it stands in quotation marks.
+        filled: whether parameters in it are filled in.
+        quoted: whether it stands in quotation marks, or is escaped.
     """
 
-    pieces: tuple[tuple[str, bool], ...]
+    text: str
+    filled: bool
     quoted: bool
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word as written."""
+
+    pieces: tuple[Piece, ...]
 
     @property
     def text(self) -> str:
-        return "".join(text for text, _ in self.pieces)
+        return "".join(piece.text for piece in self.pieces)
+
+    @property
+    def quoted(self) -> bool:
+        return any(piece.quoted for piece in self.pieces)
 
 
 def shown(words: Sequence[Word]) -> str:
@@ -233,18 +313,26 @@ def shown(words: Sequence[Word]) -> str:
 
 def _statements(text: str) -> Iterator[tuple[list[Word], bool]]:
     """The statements of `text`, each with whether it stands behind `&&`."""
-    text = text.replace("\\\n", " ")
     words: list[Word] = []
     position, follows_and = 0, False
     while position < len(text):
         rest = text[position:]
-        blank = re.match(r"[ \t]+|#[^\n]*" if not _in_word(text, position) else r"[ \t]+", rest)
+        # A line that goes on with the next, and a comment, which does not.
+        blank = re.match(r"(?:[ \t]|\\\n)+", rest)
+        if not blank and not _in_word(text, position):
+            blank = re.match(r"#[^\n]*", rest)
         redirection = _REDIRECTION.match(rest)
         if blank:
             position += blank.end()
         elif redirection and not _in_word(text, position):
+            if (
+                redirection[1]
+                and redirection["file"]
+                and not _WRITTEN.fullmatch(redirection["file"])
+            ):
+                raise CannotTell(f"it writes to {redirection['file']}")
             position += redirection.end()
-        elif end := re.match(r"&&|;;?|\r?\n", rest):
+        elif end := re.match(r"&&|;;?|\n", rest):
             if end[0] == ";;":
                 raise CannotTell("it has 'case', which is not followed")
             if words:
@@ -264,22 +352,28 @@ def _in_word(text: str, position: int) -> bool:
 
 
 def _word(text: str) -> tuple[Word, int]:
-    pieces: list[tuple[str, bool]] = []
-    position, quoted = 0, False
+    pieces: list[Piece] = []
+    position = 0
     while found := _PIECE.match(text, position):
         if found["double"] is not None:
             if "`" in found["double"]:
                 break
-            # In double quotes a backslash stands for itself but before these.
-            plain = re.sub(r'\\([\\"$`])', r"\1", found["double"])
-            pieces.append((plain, "\\$" not in found["double"]))
+            pieces += _in_double_quotes(found["double"])
         elif found["bare"] is not None:
-            pieces.append((found["bare"], True))
-        else:
+            pieces.append(Piece(found["bare"], filled=True, quoted=False))
+        elif found["escaped"] != "\n":
             kept = found["single"] if found["single"] is not None else found["escaped"]
-            pieces.append((kept, False))
-        quoted = quoted or found["bare"] is None
+            pieces.append(Piece(kept, filled=False, quoted=True))
         position = found.end()
     if position == 0 or text[position : position + 1] in ("'", '"', "`", "$", "(", ")"):
         raise CannotTell(f"it has {text[position : position + 20]!r}, which is not followed")
-    return Word(tuple(pieces), quoted), position
+    return Word(tuple(pieces)), position
+
+
+def _in_double_quotes(text: str) -> Iterator[Piece]:
+    """A backslash stands for itself but before these, and joins lines."""
+    for part in re.split(r"(\\[\\\"$]|\\\n)", text) if text else [text]:
+        if part.startswith("\\") and len(part) == 2 and part[1] in '\\"$\n':
+            yield Piece(part[1].replace("\n", ""), filled=False, quoted=True)
+        elif part or not text:
+            yield Piece(part, filled=True, quoted=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hisparse_guard.cli.launchers import programs
+from hisparse_guard.cli.launchers.effects import VARIABLES
 from hisparse_guard.cli.launchers.shell import EXPORTING, Shell
 from hisparse_guard.cli.launchers.way import CannotTell, Way
 
@@ -68,8 +69,6 @@ PREFIXES = {
     "tini-static": Prefix("-s -v -w -g", "-p -e"),
     "dumb-init": Prefix("-c --single-child -v --verbose", "-r --rewrite"),
     "catatonit": Prefix("-g"),
-    "gosu": Prefix(positionals=1),
-    "su-exec": Prefix(positionals=1),
 }  # fmt: skip
 
 
@@ -132,12 +131,15 @@ def _shell(way: Way) -> None:
         command = command or "c" in word
         if "o" in word and words and words.pop(0) in EXPORTING:
             raise CannotTell(f"{name} {word} exports what is assigned, which is not followed")
-    if name == "bash" and way.environment.get("BASH_ENV"):
-        raise CannotTell("BASH_ENV has bash read another file first")
+    for variable in ("BASH_ENV", "SHELLOPTS", "BASHOPTS"):
+        if name in ("bash", "sh") and way.environment.get(variable):
+            raise CannotTell(f"{variable} has bash read another file first, or sets its options")
+    if "PATH" not in way.environment:
+        raise CannotTell(f"PATH is not set, and {name} has one of its own")
     if command and words:
         text, positional = words[0], words[1:] or [name]
     elif words:
-        text = Path(way.cwd, words[0]).read_text(errors="surrogateescape")
+        text = os.fsdecode(Path(way.cwd, words[0]).read_bytes())
         positional = words
     else:
         raise CannotTell(f"{name} reads its commands from standard input")
@@ -153,7 +155,7 @@ def _shell(way: Way) -> None:
 # that is elsewhere.
 _CONDA_READS = ("etc/conda/activate.d/*", "etc/conda/env_vars.d/*", "conda-meta/state")
 _CONDA_SETS = re.compile(
-    "|".join([*map(re.escape, programs.VARIABLES), r"(?:^|[;&|\s])(?:\.|source|eval)\s"]).encode(),
+    "|".join([*map(re.escape, VARIABLES), r"(?:^|[;&|\s])(?:\.|source|eval)\s"]).encode(),
     re.MULTILINE,
 )
 

@@ -28,6 +28,7 @@ class Started:
         first: what that Python puts in front of `sys.path`: a script's folder, '' for the
             current one; None for nothing.
         cwd: the folder it starts in; None for this process's.
+        words: the words of the last command that is known, its program included.
         via: the launchers on the way, for people.
         unknown: why it cannot be told what is started last; None where it can. The
             `interpreter` is then the last one that is known, if any.
@@ -39,6 +40,7 @@ class Started:
     options: tuple[str, ...] = ()
     first: str | None = None
     cwd: str | None = None
+    words: tuple[str, ...] = ()
     via: tuple[str, ...] = ()
     unknown: str | None = None
 
@@ -69,5 +71,8 @@ class Way:
 
     def which(self, name: str) -> str | None:
         if os.sep in name:
-            name = str(Path(self.cwd, name))
-        return shutil.which(name, path=self.environment.get("PATH", os.defpath)) if name else None
+            # Not by `Path`, which drops a slash at the end.
+            name = os.path.join(self.cwd, name)  # noqa: PTH118
+        entries = self.environment.get("PATH", os.defpath).split(os.pathsep)
+        path = os.pathsep.join(str(Path(self.cwd, entry)) for entry in entries)
+        return shutil.which(name, path=path) if name else None

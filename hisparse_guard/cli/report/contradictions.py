@@ -76,7 +76,6 @@ class _Lines:
         # The numbers of the last creation of a workspace, and of that before the last destruction.
         self._creation = 0
         self._destroyed: int | None = None
-        self._numbered: bool | None = None
 
     def take(self, event: events.Event, content: str | int, count: int, at_exit: bool) -> None:
         """One line; `content` is what its count is of."""
@@ -106,6 +105,11 @@ class _Lines:
         # The line of who asked is the next one: it may not be written yet.
         if self._without_config and not self._asked and not isinstance(self._last, events.Resolved):
             self.doubts.append("a decision was asked for without a config, and no line says where")
+
+    @property
+    def _first_guard(self) -> bool:
+        """Whether guard 0.1 wrote this, which numbers no workspace and says less of a decision."""
+        return self._armed is not None and self._armed.guard_version.startswith("0.1.")
 
     def _known(self, **values: str | None) -> None:
         for name, value in values.items():
@@ -180,7 +184,7 @@ class _Lines:
             self.doubts.append("a resolver answer of a shape that this version does not know")
         elif event.used not in (None, used):
             self.doubts.append(f"a decision says {event.used} and its answer {used}")
-        elif not any(_agrees(event, made) for made in self._possible(event)):
+        elif not any(_agrees(event, made, self._first_guard) for made in self._possible(event)):
             self.doubts.append(
                 f"a decision (rule {event.rule}) that the guard does not come to from what its "
                 "line says it was made from"
@@ -231,11 +235,8 @@ class _Lines:
         # Every release gives the group to the getters and to what makes a workspace.
         if event.state != "destroyed" and None in (event.group_rank, event.group_size):
             self.doubts.append("a workspace whose process group is not named")
-        # Guard 0.1.0 numbers none of them.
-        numbered = event.creation is not None
-        if self._numbered not in (None, numbered):
-            self.doubts.append("some of its workspaces are numbered and others are not")
-        self._numbered = numbered
+        if (event.creation is None) != self._first_guard:
+            self.doubts.append("its workspaces are not numbered as its version of the guard does")
         if event.creation is not None:
             self._numbered_workspace(event, event.creation, first)
 
@@ -271,10 +272,10 @@ def _answer(upstream: str | None, used: str | None, target: str | None) -> tuple
     return (upstream or NONE, used or NONE, target or used or NONE)
 
 
-def _agrees(event: events.Resolved, made: Decision) -> bool:
+def _agrees(event: events.Resolved, made: Decision, first_guard: bool) -> bool:
     """Whether a line says what the guard decides; guard 0.1.0 said less of it."""
     names = set(Decision._fields)
-    if (event.upstream, event.target, event.used) == (None, None, None):
+    if first_guard and (event.upstream, event.target, event.used) == (None, None, None):
         names -= {"upstream", "target", "used", "conflict"}
         # It also kept an earlier pin where vLLM answered that there is no backend.
         names -= {"pinned"} if event.rule == "no-backend" else set()

@@ -26,7 +26,9 @@ _MAGIC = (
     b"PK\3\4",
     b"7z\xbc",
 )
-_HEAD = 1024
+_HEAD = 64 << 10
+# As they are, or quoted once more in a container's log.
+_SCHEMA, _EVENT = (re.compile(rb'\\*"%s\\*"\s*:' % name) for name in (b"schema", b"event"))
 
 
 def host_of(path: str | os.PathLike[str]) -> str | None:
@@ -123,7 +125,10 @@ class _Search:
             return
         if head.startswith(_MAGIC):
             self.problem(path, "is packed and was not read: unpack it")
-        elif b'"schema"' in head and b'"event"' in head:
+            return
+        # Other programs write UTF-16 (PowerShell): each of these letters with a zero byte.
+        text = head.replace(b"\0", b"")
+        if _SCHEMA.search(text) and _EVENT.search(text):
             self.problem(path, f"holds lines like evidence and was not read: name it {NAME}")
 
     def file(self, path: Path, status: os.stat_result) -> None:

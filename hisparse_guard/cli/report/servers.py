@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -32,6 +32,7 @@ class Server:
         others: API server, engine core and the like.
         short_of: the ranks that a config of its launcher is for, where it is of more than the
             worlds of that launcher's servers have, and these.
+        idle: others that saw HiSparse and started none of its workers, as another did.
         latest: False where it is shown to have ended or to be superseded.
     """
 
@@ -40,6 +41,7 @@ class Server:
     others: list[Process] = field(default_factory=list)
     met: bool = False
     short_of: tuple[int, int] | None = None
+    idle: list[Process] = field(default_factory=list)
     latest: bool = True
     identifier: str = ""
 
@@ -118,9 +120,11 @@ def servers_of(processes: Sequence[Process]) -> tuple[list[Server], list[Process
     ]
     servers += _without_address(servers, without_address)
     bystanders = _place_others(servers, others)
+    parents = _parents(processes)
     for server in servers:
         server.workers.sort(key=_order)
         server.others.sort(key=_order)
+        server.idle = _idle(server, parents)
     _name(servers)
     _mark_ended(servers, processes)
     return servers, sorted(bystanders, key=_order)
@@ -308,6 +312,33 @@ def _parents(processes: Sequence[Process]) -> dict[_Key, _Key]:
         akin = [p for p in earlier if set(p.instances) & set(process.instances)]
         if earlier:
             found[_key(process)] = _key((akin or earlier)[-1])
+    return found
+
+
+def _idle(server: Server, parents: Mapping[_Key, _Key]) -> list[Process]:
+    """Engine cores of the server's instance that have no workers here: theirs may be unguarded.
+
+    Under Ray and forkserver an engine core is not its workers' parent: a single one that is
+    nobody's is taken for theirs. What the parent of workers starts beside them is no engine core.
+    """
+    workers = {_key(process) for process in server.workers}
+    kin = workers | {parents[key] for key in workers if key in parents}
+    starters = {one for key in workers for one in _ancestors(key, parents)}
+    others = [(process, _key(process)) for process in server.others]
+    apart = [
+        process
+        for process, key in others
+        if process.hisparse and key not in starters and not kin & _ancestors(key, parents)
+    ]
+    started = any(key in starters for _, key in others)
+    return apart if workers and (started or len(apart) > 1) else []
+
+
+def _ancestors(key: _Key, parents: Mapping[_Key, _Key]) -> set[_Key]:
+    found: set[_Key] = set()
+    while (parent := parents.get(key)) is not None and parent not in found:
+        found.add(parent)
+        key = parent
     return found
 
 

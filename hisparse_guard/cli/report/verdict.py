@@ -109,6 +109,11 @@ def _incomplete(server: Server) -> list[Finding]:
             f"its launcher's config is for {wanted} ranks (tensor times data parallel size), and "
         )
         found.append(("unproven", f"{what}{reported} are in the worlds that are here"))
+    if server.idle:
+        what = (
+            "saw HiSparse and started none of the workers that are here; its own may be unguarded"
+        )
+        found.append(("unproven", f"{ranks(server.idle)}: {what}"))
     models = sorted({process.model for process in server.workers if process.model})
     if len(models) > 1:
         found.append(("unproven", f"its ranks serve different models: {', '.join(models)}"))

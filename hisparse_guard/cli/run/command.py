@@ -23,7 +23,7 @@ def command(
 
     CMD takes this process's place: signals, standard input and the exit code are its own. Exit
     code without it: 2 wrong usage, or CMD would run unguarded or could not be checked; 126 CMD
-    cannot be run; 127 no such program.
+    cannot be run; 127 no such program, or none that its first line names.
     """
     from hisparse_guard.cli.app import usage_error
     from hisparse_guard.cli.run.start import Refused, start

@@ -83,7 +83,8 @@ def _become(program: str, cmd: Sequence[str], environment: Mapping[str, str]) ->
             # As a shell does with a script that has no #! line.
             os.execve("/bin/sh", ["/bin/sh", program, *cmd[1:]], environment)
     except OSError as error:
-        why = str(error.strerror)
+        why, code = str(error.strerror), 126
         if isinstance(error, FileNotFoundError):
-            why = "the interpreter that its first line names does not exist"
-        raise Refused(f"{program}: {why}", 126) from error
+            # 127 as bash 5.2, dash and env have it.
+            why, code = "the interpreter that its first line names does not exist", 127
+        raise Refused(f"{program}: {why}", code) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import py_compile
 import shutil
 import time
 from pathlib import Path
@@ -316,3 +317,41 @@ def test_the_one_variable_in_a_comment_is_not_obeyed(tree: Path, bundle: Path) -
     (tree / ALL_REDUCE).write_text(f"# {name}\n" + text.replace(name, "'auto'"))
     result = doctor(bundle, tree, VLLM_FLASHINFER_ALLREDUCE_BACKEND="trtllm")
     assert result.verdict.advice != "not needed"
+
+
+def test_byte_code_that_python_runs_though_its_source_is_another(tree: Path, bundle: Path) -> None:
+    """Unchecked hashes, as in images that are reproducible, and a source edited since."""
+    source = tree / "vllm" / "v1" / "more.py"
+    source.write_text("NAME = 'hisparse'\n")
+    py_compile.compile(str(source), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+    assert doctor(bundle, tree).verdict.advice == "needed"
+    source.write_text("NAME = 'nothing'\n")
+    result = doctor(bundle, tree)
+    assert (result.verdict.advice, result.exit_code) == ("cannot tell", 1)
+    assert "made of another more.py" in said(result, "signs")
+
+
+def test_a_module_that_holds_its_own_function_before_it_is_patched(
+    tree: Path, bundle: Path
+) -> None:
+    edit(
+        tree,
+        "def get_fi_ar_workspace(",
+        "_held = _resolve_fi_ar_backend\n\n\ndef get_fi_ar_workspace(",
+    )
+    result = doctor(bundle, tree)
+    assert (result.verdict.advice, result.exit_code) == ("cannot tell", 1)
+    assert "takes hold of _resolve_fi_ar_backend" in said(result, "patches")
+
+
+def test_what_the_images_own_start_loads_is_searched_too(tmp_path: Path, bundle: Path) -> None:
+    """A patch of vLLM that a sitecustomize or a .pth file brings, and no plugin."""
+    tree, other = vllm_release("0.24.0"), tmp_path / "other"
+    other.mkdir()
+    (other / "sitecustomize.py").write_text("import vllm_more\n")
+    (other / "vllm_more.py").write_text("")
+    assert doctor(bundle, other, tree).verdict.advice == "not needed"
+    (other / "vllm_more.py").write_text("class HiSparseConfig: pass\n")
+    result = doctor(bundle, other, tree)
+    assert (result.verdict.advice, result.exit_code) == ("cannot tell", 1)
+    assert "own start loads" in said(result, "signs")

@@ -8,6 +8,7 @@ import pytest
 
 from hisparse_guard.cli.doctor.render import as_json
 from tests.cli.doctor.support import ALL_REDUCE, bare, doctor, edit, metadata, said
+from tests.support.environments import vllm_release
 
 MAIN = "if __name__ == '__main__':\n    from vllm.entrypoints.cli.main import main\n    main()\n"
 
@@ -50,9 +51,8 @@ def test_evidence_folders(tree: Path, tmp_path: Path) -> None:
 
 def test_ray_must_be_told(bundle: Path, tree: Path) -> None:
     words = ("-m", "vllm", "serve", "m", "--data-parallel-backend", "ray")
-    assert "VLLM_RAY_EXTRA_ENV_VARS_TO_COPY=PYTHONPATH" in said(
-        doctor(bundle, tree, words=words), "ray"
-    )
+    told = said(doctor(bundle, tree, words=words), "ray")
+    assert "VLLM_RAY_EXTRA_ENV_VARS_TO_COPY=PYTHONPATH" in told
     result = doctor(
         bundle,
         tree,
@@ -60,7 +60,34 @@ def test_ray_must_be_told(bundle: Path, tree: Path) -> None:
         VLLM_RAY_EXTRA_ENV_VARS_TO_COPY="PYTHONPATH",
         VLLM_RAY_EXTRA_ENV_VAR_PREFIXES_TO_COPY="HISPARSE_GUARD_",
     )
-    assert said(result, "ray") == ""
+    assert "\n" not in said(result, "ray")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "--distributed-executor-backend ray",
+        "--distributed_executor_backend=ray",
+        "--distributed-executor-backend own.module.Executor",
+        "--config ray.yaml",
+        "--config missing.yaml",
+    ],
+)
+def test_whether_raylets_have_the_guard_cannot_be_told(
+    bundle: Path, tree: Path, tmp_path: Path, arguments: str
+) -> None:
+    (tmp_path / "ray.yaml").write_text("distributed-executor-backend: ray\n")
+    text = f"exec {bare()} -m vllm serve m {arguments}"
+    result = doctor(bundle, tree, python=Path("/bin/sh"), words=("-c", text))
+    assert (result.verdict.advice, result.exit_code) == ("cannot tell", 1)
+    assert "from the raylet" in result.verdict.reason
+    (tmp_path / "none.yaml").write_text("tensor-parallel-size: 8\n")
+    for harmless in ("--distributed-executor-backend mp", "--config none.yaml"):
+        words = ("-c", text.replace(arguments, harmless))
+        assert said(doctor(bundle, tree, python=Path("/bin/sh"), words=words), "ray") == ""
+    # Without HiSparse there is nothing to guard in them.
+    result = doctor(bundle, vllm_release("0.24.0"), words=("-m", "vllm", *arguments.split()))
+    assert result.verdict.advice == "not needed"
 
 
 @pytest.mark.parametrize("place", ["behind", "in front"])
@@ -125,3 +152,22 @@ def test_launchers_that_change_what_their_children_get(
     script.chmod(0o755)
     result = doctor(bundle, tree, python=script, words=("serve",))
     assert (result.verdict.advice, result.exit_code) == ("cannot tell", 1)
+
+
+@pytest.mark.parametrize(
+    "way", ["sys.executable = ", "import multiprocessing as m; m.set_executable("]
+)
+def test_another_python_for_the_processes_that_the_server_starts(
+    tree: Path, bundle: Path, tmp_path: Path, way: str
+) -> None:
+    other, isolated = tmp_path / "other", tmp_path / "isolated"
+    other.mkdir()
+    isolated.write_text(f'#!/bin/sh\nexec {bare()} -I "$@"\n')
+    isolated.chmod(0o755)
+    end = ")" if "(" in way else ""
+    (other / "sitecustomize.py").write_text(f"import sys; {way}{str(isolated)!r}{end}\n")
+    result = doctor(bundle, other, tree)
+    assert (result.verdict.advice, result.exit_code) == ("not able", 1)
+    assert f"by {isolated}, do not get the guard" in said(result, "way in")
+    # Without the guard they are as good as this one is.
+    assert "do not get" not in said(doctor(other, tree), "way in")

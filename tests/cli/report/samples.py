@@ -43,6 +43,7 @@ class Process:
         rendezvous: str | None = "tcp://10.0.0.1:29500",
         instance: str | None = "abc123",
         mode: str = "enforce",
+        guard: str = "0.1.0",
         environment: dict[str, str | None] | None = None,
     ) -> None:
         self.rank, self.world, self.host, self.pid = rank, world, host, pid
@@ -54,7 +55,7 @@ class Process:
         self.line(
             "armed",
             how="sitecustomize",
-            guard_version="0.1.0",
+            guard_version=guard,
             vllm_version="0.33.0",
             flashinfer_version="0.7.2.post1",
             python="3.12.3",

@@ -192,6 +192,12 @@ def _a_workspace_without_a_number_among_numbered(lines: list[Line]) -> None:
     lines.append({**_none_created_anew(lines), "creation": None})
 
 
+def _without_what_the_first_guard_did_not_write(lines: list[Line]) -> None:
+    """As if guard 0.1.0 had written them, which says less that can contradict itself."""
+    for line in lines:
+        line.update({name: None for name in ("upstream", "used", "creation") if name in line})
+
+
 def _first_seen_with_a_count_of_ten(lines: list[Line]) -> None:
     of(lines, "workspace", state="verified")[0]["count"] = 10
 
@@ -253,7 +259,8 @@ def _decided(**fields: object) -> Callable[[list[Line]], None]:
         (_primary_failed_and_quant_tried_twice, "no memory"),
         (_nearly_as_many_misses_as_are_written, "may have left out others"),
         (_given_out_the_tenth_time_after_it_was_destroyed, "given out after it was destroyed"),
-        (_a_workspace_without_a_number_among_numbered, "numbered and others are not"),
+        (_a_workspace_without_a_number_among_numbered, "not numbered as its version"),
+        (_without_what_the_first_guard_did_not_write, "not numbered as its version"),
         (_first_seen_with_a_count_of_ten, "count does not follow"),
         (_written_twice, "count does not follow"),
         (_hisparse_seen_and_then_not, "not seen, after it was"),

@@ -92,6 +92,18 @@ BESIDE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "an archive that was rotated": (_named("evidence.tar.gz.1", b"x"), "is packed"),
     "packed under any name": (_named("node-b", b"\x1f\x8b\x08"), "is packed"),
     "lines under any name": (_named("node-b.txt", b'{"schema":1,"event":"armed"}'), "holds lines"),
+    "lines in a container's log": (
+        _named("0.log", json.dumps({"log": '{"schema":1,"event":"armed"}'}).encode()),
+        "holds lines",
+    ),
+    "lines as PowerShell writes them": (
+        _named("7.txt", '{"schema":1,"event":"armed"}'.encode("utf-16")),
+        "holds lines",
+    ),
+    "lines behind others": (
+        _named("all.log", b"INFO starting\n" * 200 + b'{"schema":1,"event":"armed"}'),
+        "holds lines",
+    ),
     "rotated": (_packed(".1"), "named like evidence"),
     "a backup": (_named("hisparse-guard-node-a-7.jsonl~", b"x"), "named like evidence"),
     "rotated, of another name": (_named("worker.jsonl.1", b"x"), "named like evidence"),

@@ -117,6 +117,16 @@ def test_the_table(evidence: Path) -> None:
     assert all(line == line.rstrip() for line in lines)
 
 
+def test_no_letter_in_a_page_hides_or_turns_others(tmp_path: Path) -> None:
+    """Neither in a field nor in a list of them."""
+    for life in world(host="node\u202ea\x1b[31m"):
+        life.guarded().write(tmp_path, f"{life.pid}.jsonl")
+    assert report(tmp_path, "--html", tmp_path / "page.html").returncode == 0
+    page = (tmp_path / "page.html").read_text()
+    assert "node\\u202ea\\x1b[31m" in page
+    assert all(c.isprintable() or c in "\n\t" for c in page)
+
+
 def test_many_equal_workers_are_folded(tmp_path: Path) -> None:
     for life in world(64):
         life.guarded().write(tmp_path)

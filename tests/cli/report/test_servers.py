@@ -224,6 +224,22 @@ def test_a_replica_without_evidence_is_missed(tmp_path: Path) -> None:
     assert verdicts(judged(tmp_path, *(p.guarded() for p in other))) == ["safe", "safe"]
 
 
+def test_an_engine_core_without_workers_is_not_hidden_by_another(tmp_path: Path) -> None:
+    """Two replicas whose configs have been made independent (data parallel size 1), of one
+    instance; the workers of the second are not guarded. The API server may have no evidence."""
+    cores = [Process(rank=None, pid=pid, ppid=5, start=-5.0).config() for pid in (50, 51)]
+    lives = [p.guarded() for p in world()]
+    report = judged(tmp_path / "cores", *cores, *lives)
+    assert (verdicts(report), report.exit_code) == (["unproven"], 4)
+    assert "process 51 of node-a: saw HiSparse and started none of the workers" in why(report)
+    api = Process(rank=None, pid=5, ppid=1, start=-9.0).config()
+    api.write(tmp_path / "cores")
+    assert judge([tmp_path / "cores"]).verdict == "unproven"
+    # With one core all is well, and under Ray it is not its workers' parent.
+    assert judged(tmp_path / "one", api, cores[0], *lives).verdict == "safe"
+    assert judged(tmp_path / "ray", cores[1], *lives).verdict == "safe"
+
+
 def test_a_rank_that_was_given_another_way(tmp_path: Path) -> None:
     """It takes part in no all-reduce that the others do by FlashInfer."""
     first = Process(rank=0, environment={"VLLM_ALLREDUCE_USE_FLASHINFER": "0"})

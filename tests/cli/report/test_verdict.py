@@ -288,7 +288,7 @@ def test_only_processes_that_resolved_are_judged(tmp_path: Path) -> None:
 
 
 def test_groups_by_name_and_creations(tmp_path: Path) -> None:
-    lives = world()
+    lives = world(guard="0.2.0")
     for life in lives:
         life.config().resolve(group="3", used="trtllm", upstream="mnnvl", target="trtllm")
         life.workspace("made", group="3", creation=1).workspace(group="3", creation=1)

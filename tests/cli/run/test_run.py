@@ -147,7 +147,7 @@ def test_no_such_program(bundle: Path, tmp_path: Path) -> None:
     broken = write(tmp_path, {"broken": "#!/no/such/interpreter\n"}) / "broken"
     broken.chmod(0o755)
     done = hisparse_guard("run", "--", broken, entry=bundle)
-    assert done.returncode == 126, done
+    assert done.returncode == 127, done
     assert done.stderr.splitlines()[-1] == (
         f"hisparse-guard run: {broken}: the interpreter that its first line names does not exist"
     )
@@ -156,6 +156,7 @@ def test_no_such_program(bundle: Path, tmp_path: Path) -> None:
         (tmp_path / "none", 127, "no such file"),
         (plain, 126, "not executable"),
         (tmp_path, 126, "a folder"),
+        ("/bin/sh/", 126, "not executable"),
     ):
         done = hisparse_guard("run", "--", program, entry=bundle)
         assert done.returncode == code, done

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
 
 from hisparse_guard.cli import installation
@@ -11,6 +13,8 @@ from hisparse_guard.cli.doctor.checks.way_in import is_ours
 from hisparse_guard.cli.doctor.model import BACKEND, Facts, Finding
 
 BACKENDS = ("auto", "trtllm", "mnnvl")
+# vLLM's own but Ray's; any other value names a class.
+EXECUTORS = ("mp", "uni", "external_launcher")
 
 
 def changed_at_start(facts: Facts) -> Iterator[Finding]:
@@ -68,9 +72,17 @@ def _switch(facts: Facts, name: str, value: str) -> Iterator[Finding]:
 
 
 def ray(facts: Facts) -> Iterator[Finding]:
-    """vLLM's Ray data-parallel path copies variables by prefix, and these are not among them."""
-    if "ray" not in {word.rpartition("=")[2] for word in facts.words}:
+    """Ray's workers are started by its raylets, with their environment.
+
+    vLLM's data-parallel path has actors started with variables that it copies by prefix, and these
+    are not among them; its executor sets all it copies in workers that run already.
+    """
+    if not _uses_ray(facts):
         return
+    text = "workers get PYTHONPATH from the raylet that starts them, and where and with what that "
+    text += "was started (`ray start`, RAY_ADDRESS) cannot be told: start Ray with the guard on "
+    text += "every node, and look at the server's log (`armed by`) or `hisparse-guard report`"
+    yield Finding("unknown" if facts.concerned else "note", "ray", text)
     copied = facts.environment.get("VLLM_RAY_EXTRA_ENV_VARS_TO_COPY", "").split(",")
     prefixes = facts.environment.get("VLLM_RAY_EXTRA_ENV_VAR_PREFIXES_TO_COPY", "").split(",")
     lost = []
@@ -81,3 +93,21 @@ def ray(facts: Facts) -> Iterator[Finding]:
     if lost:
         text = f"so that Ray's actors get the guard, set {' and '.join(lost)}"
         yield Finding("note", "ray", text)
+
+
+def _uses_ray(facts: Facts) -> bool:
+    """Whether the server's command names Ray, or an executor or a file that may."""
+    words = facts.started.words
+    for word, following in zip_longest(words, words[1:], fillvalue=""):
+        option, equals, value = word.partition("=")
+        value = value if equals else following
+        if option.replace("_", "-") == "--distributed-executor-backend" and value not in EXECUTORS:
+            return True
+        if option == "--config":
+            try:
+                text = Path(facts.started.cwd or "", value).read_text(errors="replace")
+            except OSError:
+                return True
+            if re.search(r"\bray\b", text, re.IGNORECASE):
+                return True
+    return "ray" in {word.rpartition("=")[2] for word in words}

@@ -85,6 +85,11 @@ def signs(facts: Facts) -> Iterator[Finding]:
             "signs",
             f"a plugin that vLLM loads names FlashInfer's workspace: {_first(plugins.workspace)}",
         )
+    named = facts.start_signs.hisparse + facts.start_signs.workspace
+    if named:
+        text = "what this Python's own start loads (a sitecustomize, a .pth file) names HiSparse, "
+        text += f"or FlashInfer's workspace, and may change vLLM: {_first(named)}"
+        yield Finding("unknown", "signs", text)
     if facts.build.label == "no-fi-allreduce" and facts.signs.workspace:
         yield Finding(
             "unknown",
