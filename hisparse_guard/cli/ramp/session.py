@@ -19,8 +19,9 @@ from hisparse_guard.cli.ramp.load import Load
 from hisparse_guard.cli.ramp.outputs import Outputs
 from hisparse_guard.cli.ramp.progress import progress
 from hisparse_guard.cli.ramp.result import Result
-from hisparse_guard.cli.ramp.runner import Runner, until_stopped
+from hisparse_guard.cli.ramp.runner import Runner
 from hisparse_guard.cli.ramp.server import Server
+from hisparse_guard.cli.ramp.tasks import until_stopped
 
 
 class Session:
