@@ -37,9 +37,8 @@ class BadAnswer(RuntimeError):
 
     @property
     def silent(self) -> bool:
-        """The server may only have been too busy to answer, or it is gone."""
-        late = self.status is not None and (self.status >= 500 or self.status in (408, 429))
-        return self.kind in ("timeout", "connection") or late
+        """The server may only be too busy to answer."""
+        return self.kind == "timeout" or self.status in (408, 429, 503, 504)
 
 
 @dataclass(frozen=True)
@@ -121,7 +120,11 @@ class Api:
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
             follow_redirects=False,
             timeout=None,
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
+            # Servers close what is idle, uvicorn after 5 s: a request sent at that moment would be
+            # lost.
+            limits=httpx.Limits(
+                max_connections=None, max_keepalive_connections=64, keepalive_expiry=2.0
+            ),
         )
 
     async def close(self) -> None:

@@ -20,6 +20,8 @@ SIGNS = {
     "max_model_len": "it takes requests of another length",
     "started": "it was restarted",
 }
+# What each sign is called.
+_NOUNS = {"created": "model's time of creation", "root": "model's files", "started": "start time"}
 
 
 @dataclass
@@ -81,13 +83,14 @@ class Identity:
                 if before is None or (after is None and (busy or now[url].silent)):
                     continue
                 if after is None:
-                    return f"another server answers: it no longer tells its {name}"
+                    noun = _NOUNS.get(name, name)
+                    return f"another server answers, or a sick one: it no longer tells its {noun}"
                 if before != after:
                     return f"another server answers: {text} ({before} to {after})"
         return None
 
     def not_told(self, now: Mapping[str, Signs]) -> list[str]:
-        """What a server that gave no answer did not tell at the end, in words."""
+        """What a server that is too slow did not tell at the end, in words."""
         return [
             f"that it is the same server at the end ({told.silent})"
             for url, told in now.items()
@@ -96,7 +99,7 @@ class Identity:
 
     def load_not_seen(
         self, now: Mapping[str, Signs], server: Server, tokens: int
-    ) -> tuple[str | None, list[str]]:
+    ) -> tuple[list[str], list[str]]:
         """Whether the load was on the servers that were looked at, by what they count themselves:
         what speaks against it, and what they do not tell, in words.
 
@@ -116,9 +119,9 @@ class Identity:
                 why = "counts none of its tokens" if rises[-1] <= 0 else "does not count tokens"
                 not_shown.append(f"that the load was on {url}, a --engine-url ({why})")
         if sum(rises) >= tokens:
-            return None, not_shown
+            return [], not_shown
         told = f"/metrics counts {max(sum(rises), 0):g} of its {tokens} tokens"
-        return f"that the load was on the servers that were looked at ({told})", not_shown
+        return [f"that the load was on the servers that were looked at ({told})"], not_shown
 
 
 def _is_clock(one: int | None, two: int | None) -> bool:

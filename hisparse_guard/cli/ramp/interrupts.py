@@ -44,7 +44,8 @@ class Interrupts:
         finally:
             over.set()
             for number, handler in before.items():
-                signal.signal(number, handler)
+                # A signal more must not change the exit code that the first one led to.
+                signal.signal(number, signal.SIG_IGN if self.seen else handler)
 
     def _signalled(self, number: int, frame: object) -> None:
         first = not self.seen

@@ -26,6 +26,8 @@ CHECK_EVERY_S = 3.0
 DEAD_AFTER = 3
 # One token alone may be a part of a character and show no text.
 PROBE_TOKENS = 8
+# Names of models that are kept.
+MOST_MODELS = 100
 # No request moved for so long: the engine is probed.
 STILL_S = 60.0
 
@@ -67,6 +69,7 @@ class Runner:
         self._known, self._under_load = KnownAnswers(), UnderLoad()
         self._prompts = Prompts(load.seed, [])
         self._answers: list[tuple[Request, doubts.Answer]] = []
+        self._listed = False
         self._sick: list[str] = []
         self._last: dict[str, Signs] = {}
         self._moved = time.monotonic()
@@ -116,7 +119,8 @@ class Runner:
             if error.status not in (404, 405) and error.kind != "cached":
                 raise Ended(f"the server cannot be ramped: {error}") from None
             models = {}
-        if self._server.model not in models:
+        self._listed = self._server.model in models
+        if not self._listed:
             self.result.not_shown.append("that the server lists the model")
         same_name = models.get(self._server.model, [])
         if len(same_name) > 1:
@@ -140,7 +144,7 @@ class Runner:
         self.result.server = {
             "versions": {url: signs.version for url, signs in self._identity.first.items()},
             "started": {url: signs.started for url, signs in self._identity.first.items()},
-            "models": sorted(printable(name) for name in models),
+            "models": sorted(map(printable, models))[:MOST_MODELS],
             "max_model_len": limit,
             "without_health": sorted(self._server.without_health),
         }
@@ -160,8 +164,9 @@ class Runner:
             self.result.not_shown.append(
                 "the number of tokens (the stream carries no token ids; usage held against text)"
             )
-        if dialect.model not in (self._server.model, None):
-            self.result.not_shown.append(f"the model by its name: it answers as {dialect.model!r}")
+        if dialect.model != self._server.model:
+            told = repr(printable(dialect.model)) if dialect.model else "none"
+            self.result.not_shown.append(f"the model by its name: it answers as {told}")
         if "ignore_eos" not in dialect.extras:
             self.result.not_shown.append("that answers can be held to a length (no ignore_eos)")
         if dialect.counted and not dialect.chat:
@@ -359,7 +364,6 @@ class Runner:
     async def _after(self) -> None:
         self._progress.note("asking whether the server still serves, and for the known answers")
         sick = await self._server.unhealthy()
-        was_listed = self._server.model in self.result.server["models"]
         after: dict[str, Any] = {
             "health": sick[0] if sick else None,
             "probe": await self._probe(),
@@ -367,11 +371,13 @@ class Runner:
         }
         try:
             listed = await self._server.models()
-            after["listed"] = self._server.model in listed or not was_listed
+            after["listed"] = self._server.model in listed or not self._listed
         except BadAnswer as error:
-            after["listed"] = not was_listed or error.silent
+            after["listed"] = not self._listed or error.silent
             if error.silent:
                 self.result.not_shown.append(f"that the server still lists the model ({error})")
+            elif self._listed:
+                after["health"] = after["health"] or str(error)
         if after["probe"] is None and self.result.changed is None:
             try:
                 self.result.known["after"] = await self._known.check(
@@ -389,7 +395,6 @@ class Runner:
         """What the servers' own signs at the end do not show."""
         requests = [request for level in self.result.levels for request in level.requests]
         tokens = sum(request.output_tokens for request in requests if request.done)
-        doubt, not_shown = self._identity.load_not_seen(self._last, self._server, tokens)
-        self.result.doubts += filter(None, (doubt,))
-        self.result.not_shown += [*self._identity.not_told(self._last), *not_shown]
-        self.result.not_shown += filter(None, (doubt,))
+        doubted, not_shown = self._identity.load_not_seen(self._last, self._server, tokens)
+        self.result.doubts += doubted
+        self.result.not_shown += [*doubted, *not_shown, *self._identity.not_told(self._last)]

@@ -48,7 +48,7 @@ class Signs:
 
     Attributes:
         tokens: generated since its start.
-        silent: why some question had no answer, of a server that is too busy or gone; or None.
+        silent: why some question had no answer, of a server that may be too busy; or None.
     """
 
     version: str | None = None
@@ -131,7 +131,10 @@ class Server:
                 f"/v1/models: {text}{hint if answer.status in (401, 403) else ''}",
                 answer.status,
             )
-        found = answer.json()
+        try:
+            found = answer.json()
+        except BadAnswer as error:
+            raise BadAnswer(error.kind, f"/v1/models: {error}") from None
         listed = found.get("data") if isinstance(found, dict) else None
         if not isinstance(listed, list):
             raise BadAnswer("wrong answer", "/v1/models: no list of models")
@@ -173,7 +176,7 @@ class Server:
 
     async def _told(self, url: str, path: str, silent: list[str]) -> bytes:
         """The answer's body; empty where there is none. `silent` takes why, where the server may
-        only be too busy, or is gone."""
+        only be too busy."""
         try:
             answer = await self._get(url, path)
             if answer.status != 200:
@@ -201,7 +204,7 @@ class Server:
                 answer = await self._get(url, "/health")
             except BadAnswer as error:
                 return str(error), error.kind not in ("timeout", "cached")
-            if answer.status != 200 or _is_page(answer.body):
+            if answer.status not in (200, 204) or _is_page(answer.body):
                 return f"/health answers {answer.status}", True
             if (state := told_state(answer.body)) is not None:
                 return f"/health says {state!r}", True

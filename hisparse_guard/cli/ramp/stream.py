@@ -16,7 +16,9 @@ TWICE = 16
 _FIELDS = (b"data", b"event", b"id", b"retry", b"")
 # Where servers and proxies tell an error in an event.
 _ERRORS = ("error", "errors", "detail", "message", "exception", "incomplete_details")
-_BAD_EVENT = re.compile(rb"error|fail|abort|exception|cancel|incomplete|fatal")
+_BAD_EVENT = re.compile("error|fail|abort|exception|cancel|incomplete|fatal")
+_BAD_NAME = re.compile("(?:is_?|has_?)?(?:err|fail|fault|exception|abort|fatal)", re.I)
+_STATES, _KINDS = ("status", "status_code", "state", "code"), ("object", "type", "event")
 # What an event or a choice may call its state; any other word is an error.
 _GOOD_STATES = frozenset(
     """
@@ -72,7 +74,9 @@ class Stream:
     def _line(self, line: bytes) -> None:
         if self.done_mark and line and not line.startswith(b":"):
             raise BadAnswer("stream error", "more after [DONE]")
-        if line.startswith(b"event:") and _BAD_EVENT.search(line[6:].lower()):
+        if line.startswith(b"event:") and _BAD_EVENT.search(
+            line[6:].decode(errors="replace").lower()
+        ):
             self._error_event = True
         if not line.startswith(b"data:"):
             if line and line.partition(b":")[0] not in _FIELDS:
@@ -88,8 +92,7 @@ class Stream:
         event = parse_json(data)
         if not isinstance(event, dict):
             raise BadAnswer("stream error", "an event that is no object")
-        told = event.get("object") == "error" or any(event.get(o) is not None for o in _ERRORS)
-        told = told or _bad_state(event)
+        told = any(event.get(o) is not None for o in _ERRORS) or _complaint(event)
         # What carries neither text nor usage is no part of a completion.
         other = event and event.get("choices") is None and event.get("usage") is None
         if self._error_event or told or other:
@@ -134,7 +137,7 @@ class Stream:
             raise BadAnswer("stream error", "text or token ids of a wrong type")
         if not all(type(one) is int and one >= 0 for one in ids):
             raise BadAnswer("stream error", "token ids of a wrong type")
-        if (told := choice.get("error") or delta.get("error") or _bad_state(choice)) is not None:
+        if (told := _complaint(choice) or _complaint(delta)) is not None:
             raise BadAnswer("stream error", f"an error in a choice: {printable(str(told))}")
         if choice.get("index") not in (0, None):
             raise BadAnswer("stream error", "a choice that was not asked for")
@@ -243,7 +246,15 @@ class Stream:
         return self.usage[1] if self.usage else self.pieces
 
 
-def _bad_state(told: dict[str, Any]) -> str | None:
-    """The state that an event or a choice names, where it is none that is known to be good."""
-    states = (str(told.get(name)) for name in ("status", "state"))
-    return next((one for one in states if one.lower() not in _GOOD_STATES), None)
+def _complaint(told: dict[str, Any]) -> str | None:
+    """What an event or a part of it says against its answer: an error by any name, or a state or a
+    kind that is not that of an answer."""
+    for name, value in told.items():
+        words = str(value).lower()
+        if (
+            (_BAD_NAME.match(name) and value)
+            or (name in _STATES and words not in _GOOD_STATES)
+            or (name in _KINDS and _BAD_EVENT.search(words))
+        ):
+            return f"{name}: {value}"
+    return None

@@ -154,6 +154,10 @@ STATES = {
     "failed": ends_well_but(lambda handler: handler.event(choices=[], status="failed")),
     "incomplete": ends_well_but(lambda handler: handler.event(choices=[], status="incomplete")),
     "why": ends_well_but(lambda handler: handler.event(choices=[], incomplete_details={"a": 1})),
+    "code": ends_well_but(lambda handler: handler.event(choices=[], code=500)),
+    "name": ends_well_but(lambda handler: handler.event(choices=[], error_msg="died")),
+    "kind": ends_well_but(lambda handler: handler.event(choices=[], type="error")),
+    "object": ends_well_but(lambda handler: handler.event(choices=[], object="response.failed")),
     "of a choice": ends_well_but(choice(status="cancelled")),
     "event": ends_well_but(lambda handler: handler.chunk("event: response.failed\ndata: {}\n\n")),
 }
