@@ -309,6 +309,7 @@ WORD_HOSTS = (
     "MASTER_ADDR=layer vllm serve --host layer --port 1",
     "srun: error: layer: task 0: Killed",
     "STEP 123.0 ON layer CANCELLED AT x",
+    "slurmstepd: error: *** JOB 123 ON layer CANCELLED AT x ***",
     "root@layer:~# ls",
     "[root@layer ~]# ls",
     "Could not resolve host: layer",
