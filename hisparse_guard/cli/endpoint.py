@@ -1,11 +1,23 @@
-"""How `ramp` and `probe` name a server and take the API key. Standard library only."""
+"""How `ramp` and `probe` name a server, take the API key and trust an answer. Standard library
+only."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    import ssl
+
+# Asks caches on the way for the server's own answer.
+NO_CACHE = {"Cache-Control": "no-cache"}
+_HIT = re.compile(r"(?:^|[^a-z])(?:(?:refresh)?hit|stale|revalidated|updating)(?:[^a-z]|$)", re.I)
+# What engines tell of their own caches.
+_OF_ENGINE = re.compile(r"control|kv|prefix|prompt|token|rate|block")
 
 
 def base_url(url: str) -> str:
@@ -51,3 +63,39 @@ def api_key(key_file: str | os.PathLike[str] | None, environment: Mapping[str, s
     if key and not (key.isascii() and key.isprintable()):
         raise ValueError("the API key holds characters that no HTTP header can")
     return key or None
+
+
+def counting_prompt() -> str:
+    """A short prompt that no cache on the way holds an answer to."""
+    first = int.from_bytes(os.urandom(3), "big")
+    return f"{first}, {first + 1}, {first + 2},"
+
+
+def cached(headers: Iterable[tuple[str, str]]) -> str | None:
+    """The header by which an answer says that a cache gave it, and not the server; or None."""
+    for name, value in headers:
+        lowered = name.lower()
+        if lowered != "age" and ("cache" not in lowered or _OF_ENGINE.search(lowered)):
+            continue
+        counts = lowered.endswith(("age", "hit", "hits", "cached"))
+        told = re.search(r"[1-9]|true|yes", value, re.I) if counts else _HIT.search(value)
+        if told:
+            return f"{name}: {value[:60]}"
+    return None
+
+
+def tls_context(ca_file: str | None) -> ssl.SSLContext:
+    """Verifies the server's certificate and name. Not `ssl.create_default_context`, which writes
+    the keys of connections to the file that SSLKEYLOGFILE names.
+
+    Raises:
+        OSError: the file holds no certificates, or cannot be read.
+    """
+    import ssl
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if ca_file is None:
+        context.load_default_certs()
+    else:
+        context.load_verify_locations(ca_file)
+    return context

@@ -64,6 +64,11 @@ class Blocks:
         self._named = False
         self._last_value = ""
 
+    @property
+    def waiting(self) -> bool:
+        """The last line ended where a value was to come."""
+        return self._open is not None and self._open.first
+
     def line(self, text: str, found: list[str]) -> str:
         """`text` with a mask for what belongs to a secret name before it.
 
@@ -196,7 +201,9 @@ class Columns:
             return body
         parts = _BETWEEN_CELLS.split(body)
         cells = parts[::2]
-        if len(cells) == self._width:
+        # Where the cell is such a name itself, names and values stand side by side.
+        named = any(is_secret_name(one.strip("'\"")) for one in cells)
+        if len(cells) == self._width and not named:
             for number in self._secret:
                 found.append(cells[number])
                 parts[2 * number] = MASK if cells[number].strip() else cells[number]

@@ -17,7 +17,8 @@ _SOURCE = r"(?![\w.-]*\.(?:py|pyx|cc?|cpp|cuh?|h|hpp|go|rs|js|java):)"
 _BEFORE = (
     r"socket \[|connect(?:ed|ing|ion)? (?:to|from) (?:the )?(?:host |server |\[|\()?"
     r"|resolve(?: host(?:name)?)?:? '?|no route to host:? |known hosts |assigned \S+ to |\bon \("
-    r"|\bsrun: error: |STEP \S+ ON |\bslurm\w+[\[-]|\bkubelet, |\bNode:\s+|^\s*(?:search|domain) "
+    r"|\bsrun: error: |(?:STEP|JOB) \S+ ON "
+    r"|\bslurm\w+[\[-]|\bkubelet, |\bNode:\s+|^\s*(?:search|domain) "
     r"|-H |\b(?:lookup|ping|ssh|telnet|nslookup|dig) "
 )
 # And after it.

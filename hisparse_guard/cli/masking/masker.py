@@ -70,8 +70,10 @@ class Masker:
         if isinstance(value, dict):
             return self._mapping(value, key, depth)
         if isinstance(value, (list, tuple)):
-            if key.lower() in _COMMAND_KEYS and all(isinstance(one, str) for one in value):
-                return self.words(value)
+            plain = all(isinstance(one, (str, int, float)) for one in value)
+            if key.lower() in _COMMAND_KEYS and plain:
+                shown = self.words([str(one) for one in value])
+                return [one if str(one) == w else w for one, w in zip(value, shown, strict=True)]
             if key.lower() in ("env", "environment") and all(isinstance(o, str) for o in value):
                 return [self._pair(one) for one in value]
             # Entries of an environment have a name and a value of their own.

@@ -23,8 +23,10 @@ CLIENT_NAME = re.compile(
 )
 # A number of a person or of an account, a code that is sent to one.
 _NUMBERED = (
-    r"(?:(?:card|phone|mobile|passport|customer|account|tax|iban|ssn)(?:[ _-]?(?:id|no\.?|number))?"
-    r"|date of birth|dob|(?:verification|security|your|unlock|access|login|confirmation|pin|otp"
+    r"(?:code[_-]?(?:verifier|challenge)|guid|serial(?:[ _-]?(?:no\.?|number))?"
+    r"|(?:card|phone|mobile|passport|customer|account|tax|iban|ssn)(?:[ _-]?(?:id|no\.?|number))?"
+    r"|date of birth|dob|(?:verification|security|your|unlock|access|login|device|user"
+    r"|auth(?:orization)?|confirmation|pin|otp"
     r"|[2m]fa|recovery|backup|one[ -]time)"
     r"[ _-]?codes?|otp|pin|pass(?:word|code)|pwd|api[ _-]?key|community|unseal key(?: \d)?)"
 )
@@ -33,6 +35,7 @@ _PEOPLE = (
     r"[ _.-]?(?:id|no|number)"
     r"|(?:\w*[_-])?(?:user(?:[ _-]?name)?|customer|tenant|client[ _-]?id|session|sid|subscription"
     r"|sess|account|e-?mail|phone|birthday|salt|nonce|login)(?:[ _-]?(?:id|no|number))?"
+    r"|account[ _-]?name"
 )
 # A number is often written in groups.
 _GROUPS = r"[+(]?\d(?:[ \t().,/-]{0,2}\d){3,}(?!\w)"
@@ -47,6 +50,7 @@ _HINT = re2.compile(
     rf"(?i)(?:{_PEOPLE})\s|(?:{CLIENT_NAME.pattern}|{_PEOPLE}|x-[\w-]+|user-agent|referer|origin|forwarded|via"
     rf"|traceparent|baggage|code|state)\\*['\"]?\s*[:=,]|phrase|words|mnemonic|(?:{_NUMBERED})[\s:=#'\"]+"
     r"|\benv|\bcv[vc]|^\s*(?:-|user|host|proxy)|:\w+:\S+:|echo|printf|<<<|login|header|licen|key|value|curl"
+    rf"|<(?:\w+:)?(?:string|nameid|entry|{_PEOPLE})|add-mask|\bmc "
 )
 # In the order in which they are looked for.
 _PLACES = (
@@ -105,6 +109,15 @@ _PLACES = (
     re.compile(
         rf"(?P<name>header\s+[\w-]+)(?P<link>\s+)(?P<value>{_QUOTED}|[^\s;]+)(?=\s*;)", re.I
     ),
+    # Of an element of XML, by what it is called, or where another names it.
+    re.compile(
+        rf"(?P<name><(?:\w+:)?(?:string|value|entry|nameid|{_PEOPLE})\b[^<>\n]{{0,200}})(?P<link>>)"
+        r"(?P<value>[^<>\n*]+)(?=</)",
+        re.I,
+    ),
+    # What a build is told to mask, and what a client of S3 is given.
+    re.compile(r"(?P<name>\badd-mask)(?P<link>::|\])(?P<value>\S.*)"),
+    re.compile(r"(?P<name>\bmc (?:alias set|config host add) \S+ \S+)(?P<link> )(?P<value>\S.*)"),
     # An entry of an environment or of headers, by whatever name.
     re.compile(
         rf"(?P<name>\b(?:name|key){_SIDE}\s*[:=]\s*{_SIDE}[\w.-]{{1,80}}{_SIDE}\s*,\s*{_SIDE}value)"
@@ -118,7 +131,8 @@ _PLACES = (
     # A command that goes on from the line before.
     re.compile(rf"(?P<name>^\s*-[udbHU])(?P<link>\s+)(?P<value>{_QUOTED}|[^\s*]\S*)"),
     re.compile(
-        r"(?P<name>\b(?:key|licen[sc]e))(?P<link>\s+(?:is\s+|was\s+)?)(?P<value>(?=\S*[\d-])[\w-]{6,})"
+        r"(?P<name>\b(?:key|licen[sc]e))(?P<link>\s+(?:is\s+|was\s+|for\s+\S+:\s+)?)"
+        r"(?P<value>(?=\S*[\d-])[\w-]{6,})"
     ),
 )
 # Words spelled letter by letter; numbers of phones, cards, bank accounts, social security; UUIDs.

@@ -90,6 +90,7 @@ class Prose:
         self._vault = vault
         self._prefixes = Prefixes()
         self._streams: dict[str, _Stream] = {}
+        self._last = _Stream()
         # A record of a log, in which fields of requests may be; our own documents have such names.
         self._in_log = False
         self.count = 0
@@ -105,7 +106,11 @@ class Prose:
             if shown is not None:
                 return self.text(text[:brace]) + shown
         head, body, name = self._prefixes.split(text)
-        stream = self._streams.setdefault(name, _Stream())
+        if not head and self._last.blocks.waiting:
+            # A long line that a terminal wrapped has its prefix once.
+            stream = self._last
+        else:
+            stream = self._last = self._streams.setdefault(name, _Stream())
         if stream.in_key or _BEGIN.search(body):
             return self.text(head) + self._key_line(body, stream)
         cut: list[str] = []
@@ -218,10 +223,10 @@ class Prose:
         if isinstance(value, list):
             if len(value) == 2 and isinstance(value[0], str) and is_secret_name(value[0]):
                 return [value[0], self.document(value[1], value[0])]
-            if all(isinstance(one, str) for one in value) and any(o[:1] == "-" for o in value):
+            if any(isinstance(one, str) and one[:1] == "-" for one in value):
                 # An argument list: a flag and its value are two strings.
                 masker = Masker(self._vault)
-                words = masker.words(value)
+                words = masker.document({"args": value})["args"]
                 self.count += masker.count
                 return words
             return [self.document(one, key) for one in value]

@@ -28,6 +28,9 @@ NAME = (
     r"|bearer|(?<!s)token|(?-i:(?<=s)Token)|(?:api|auth|access|bearer|hf|refresh|secret)[_-]?tokens"
     r"|cookie|signature|conn(?:ection)?[_-]?str(?:ing)?|webhook|stringData|env[_-]vars"
     r"|(?<![A-Za-z])(?:pass|(?:root)?pw|pwd|psk|sig|dsn|pat|creds?|jwt|otp|pin(?:[ _-]?code)?)"
+    r"|[a-z]{2,12}pwd?"
+    r"|(?:require|db|user|root|admin|key|store|ftp|http|proxy|smtp|mail|login)pass"
+    r"|(?:master|proxy|basic)auth|authtok"
     r"|(?-i:(?<=[a-z])(?:Pass|Pw|Pwd|Sig|Dsn|Pat|Creds?|Jwt|Otp)(?![a-z])))(?:[_-][A-Za-z0-9]+|(?-i:[A-Z][a-z0-9]+)){0,3})"
 )
 # Special tokens of a tokenizer are named `…_token` too, and are no secrets; nor are numbers and
@@ -88,7 +91,9 @@ _LETTER = re.compile(
     r"(?P<name>\bsshpass\s+-p|\bcurl\b[^\n|;&]{0,500}?\s(?:-u|--user)|\blogin\b[^\n|;&]{0,500}?\s-p"
     r"|\b(?:mysql|mongo|redis-cli|psql)\b[^\n|;&]{0,500}?\s-[pa]"
     r"|\b(?i:identified\s+by)|\bopenssl\b[^\n|;&]{0,500}?\s-k|\b(?:un)?zip\b[^\n|;&]{0,500}?\s-P"
-    r"|\b(?:ldap\w+|smbclient|ipmitool|snmp\w+)\b[^\n|;&]{0,500}?\s-[wPAX]"
+    r"|\b(?:ldap\w+|smbclient|ipmitool)\b[^\n|;&]{0,500}?\s-[wPAX]"
+    r"|\bsnmp\w+\b[^\n|;&]{0,500}?\s-[cAX]|\s-u\s+[^\s-]\S*\s+-p"
+    r"|\bnet use\b[^\n]{0,200}?/user:\S+"
     r"|\bvault\b[^\n|;&]{0,200}?\s(?:put|write|patch)\b[^\n|;&]{0,500}?\s[\w.-]{1,80}(?==)"
     r"|--from-literal[= ]['\"]?[\w.-]{1,80})"
     r"(?P<link>\s*=?)"
@@ -111,18 +116,20 @@ _SHAPES = re.compile(
 _HINT = re2.compile(
     rb"(?i)key|secret|secure|pass[^e]|pass$|passe\b|cred|cookie|conn(?:ection)?[_-]?str|webhook|auth|bearer"
     rb"|basic|token(?:[^s]|$)|(?:api|auth|access|bearer|hf|refresh|secret)[_-]?tokens|signature|env[_-]vars|kennwort|stringdata|://|identified|openssl|literal"
-    rb"|(?:^|[^a-z])(?:(?:root)?pw|pwd|psk|sig|dsn|pat|jwt|otp|pin)(?:[^a-z]|$)|(?-i:[a-z](?:Pw|Pwd|Sig|Dsn|Pat|Jwt|Otp))"
+    rb"|pwd?(?:[^a-z]|$)|(?:^|[^a-z])(?:psk|sig|dsn|pat|jwt|otp|pin)(?:[^a-z]|$)|(?-i:[a-z](?:Pw|Pwd|Sig|Dsn|Pat|Jwt|Otp))"
     rb"|\b(?:hf_|sk-|nvapi-|gh[opsur]_|github_pat_|gl[a-z]{1,5}-|xox|AKIA|ASIA|AIza|dckr|pypi-|npm_"
     rb"|[rs]k_(?:live|test)|wandb|eyJ|xapp|hv[bsr]\.|s\.\w{24}|whsec|gsk_|r8_|fw_|glsa|sgp_|pplx|tskey"
     rb"|lsv2|do[opr]_v1|SG\.|ya29|shp|ATATT|dapi)|\$(?:\d|y|gy|apr1|argon2|scrypt)"
-    rb"|\b(?:curl|login|mysql|mongo|redis|psql|(?:un)?zip|ldap|smbclient|ipmitool|snmp|vault)"
+    rb"|\b(?:curl|login|mysql|mongo|redis|psql|(?:un)?zip|ldap|smbclient|ipmitool|snmp|vault"
+    rb"|net use)|\s-u\s"
 )
 PARTS = re.compile(r"[^\s,'\"\\\[\](){}*]{6,}")
 # Everything that follows a secret name, in a text that is to be given away.
 _LOOSE = re.compile(
     rf"(?P<name>(?<!\w){NAME}(?: (?:token|key|secret|password|number|code|id|string)\b)?)"
-    r"(?P<link>(?:[\s'\"`\\:=!,<>()\[\]{}|-]|\.{2,}(?!\.)|(?<!\*)\*\*(?!\*)|\bb(?=\\{0,16}['\"])"
-    r"|\b(?:is|was|to|provided|given|set(?: by environment to)?)\b){1,24})"
+    r"(?P<link>(?:[\s'\"`\\:=!,<>()\[\]{}|-]|\.{2,}(?!\.)|(?<!\*)\*\*(?!\*)|__(?=\s)|\bb(?=\\{0,16}['\"])"
+    r"|\b(?:is|was|be|now|to|provided|given|changed|plain|login)\b"
+    r"|\bset(?: by environment to)?\b){1,24})"
     r"(?P<value>[^\s'\"\\,;()\[\]{}<>&%=:*]{3,})",
     re.I,
 )
@@ -204,6 +211,9 @@ def mask(text: str, found: list[str] | None = None) -> str:
         if _NOT_SECRET.search(match["name"]):
             return match[0]
         value, link = match["value"], match["link"]
+        if not value.strip("*_`"):
+            # The end of bold type: the value follows.
+            return match[0]
         bare = value.removeprefix("b").lstrip("\\") if value[:1] in "b\\" else value
         quote = value[: len(value) - len(bare) + 1] if bare[:1] in ("'", '"') else ""
         if found is not None:
@@ -230,7 +240,7 @@ def mask_loosely(text: str, found: list[str]) -> str:
         if _NOT_SECRET.search(match["name"]):
             return match[0]
         # `token 70000` counts; `token: 70000` does not.
-        counts = match["link"] == " " and match["name"].lower().endswith("token")
+        counts = match["link"] == " " and match["name"].lower() == "token"
         if _NUMBERS.fullmatch(match["value"]) and (counts or len(match["value"]) < 4):
             return match[0]
         found.extend(one for one in PARTS.findall(match["value"]) if not _is_word(one))

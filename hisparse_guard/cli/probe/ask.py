@@ -15,7 +15,6 @@ from hisparse_guard.cli.output import printable
 
 # Far above any answer of a few tokens or any list of models.
 MOST_BYTES = 1 << 20
-PROMPT = "1, 2, 3, 4,"
 
 
 class UsageError(ValueError):
@@ -38,15 +37,14 @@ class Server:
         self._timeout_s = timeout_s
         self._ca_file = ca_file
         self._headers = {"Accept-Encoding": "identity", "Content-Type": "application/json"}
+        self._headers |= endpoint.NO_CACHE
         if key:
             self._headers["Authorization"] = f"Bearer {key}"
 
     def _connection(self) -> http.client.HTTPConnection:
         if self._scheme == "http":
             return http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
-        import ssl
-
-        context = ssl.create_default_context(cafile=self._ca_file)
+        context = endpoint.tls_context(self._ca_file)
         return http.client.HTTPSConnection(
             self._host, self._port, timeout=self._timeout_s, context=context
         )
@@ -55,7 +53,8 @@ class Server:
         """Status and parsed JSON (None where the status is not 200).
 
         Raises:
-            NoAnswer: no connection, an answer that is too large, compressed or not JSON.
+            NoAnswer: no connection, an answer that is too large, compressed, from a cache or not
+                JSON.
         """
         connection = self._connection()
         try:
@@ -70,6 +69,8 @@ class Server:
                 return answer.status, None
             if answer.getheader("Content-Encoding", "identity") != "identity":
                 raise NoAnswer(f"{path} is answered compressed, which was not asked for")
+            if (told := endpoint.cached(answer.getheaders())) is not None:
+                raise NoAnswer(f"{path} is answered from a cache ({told})")
             data = answer.read(MOST_BYTES + 1)
         except (OSError, http.client.HTTPException) as error:
             raise NoAnswer(f"{path}: {type(error).__name__}: {error}") from None
@@ -99,7 +100,7 @@ def _first_model(server: Server) -> str:
 def _tokens(server: Server, model: str | None, count: int) -> str:
     body: dict[str, Any] = {
         "model": model or _first_model(server),
-        "prompt": PROMPT,
+        "prompt": endpoint.counting_prompt(),
         "max_tokens": count,
         "temperature": 0,
     }

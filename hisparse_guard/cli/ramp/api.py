@@ -14,6 +14,7 @@ from typing import Any
 import anyio
 import httpx
 
+from hisparse_guard.cli import endpoint
 from hisparse_guard.cli.masking.plain import seen
 
 # Lists of models and metrics of a big server stay far below.
@@ -33,6 +34,11 @@ class BadAnswer(RuntimeError):
     def __init__(self, kind: str, text: str, status: int | None = None) -> None:
         super().__init__(text)
         self.kind, self.status = kind, status
+
+    @property
+    def silent(self) -> bool:
+        """The server may only be too busy to answer."""
+        return self.kind == "timeout" or self.status in (408, 429, 503, 504)
 
 
 @dataclass(frozen=True)
@@ -76,7 +82,7 @@ def tls_context(ca_file: str | None, insecure: bool) -> ssl.SSLContext:
     ValueError: the file with certificates cannot be used.
     """
     try:
-        context = ssl.create_default_context(cafile=ca_file)
+        context = endpoint.tls_context(ca_file)
         if ca_file is None:
             import certifi
 
@@ -106,7 +112,7 @@ class Api:
         self._key = key
         self._client = httpx.AsyncClient(
             # gzip is not asked for, so that a small answer cannot unpack to a large one.
-            headers={"Accept-Encoding": "identity"},
+            headers={"Accept-Encoding": "identity", **endpoint.NO_CACHE},
             verify=context,
             # Neither a proxy nor a password from ~/.netrc.
             trust_env=False,
@@ -114,7 +120,11 @@ class Api:
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
             follow_redirects=False,
             timeout=None,
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
+            # Servers close what is idle, uvicorn after 5 s: a request sent at that moment would be
+            # lost.
+            limits=httpx.Limits(
+                max_connections=None, max_keepalive_connections=64, keepalive_expiry=2.0
+            ),
         )
 
     async def close(self) -> None:
@@ -122,7 +132,7 @@ class Api:
 
     async def get(self, url: str, *, deadline_s: float) -> Answer:
         """Raises:
-        BadAnswer: no answer in time, a redirect, too large, compressed.
+        BadAnswer: no answer in time, a redirect, too large, compressed, from a cache.
         """
         body = bytearray()
         status = await self.read(
@@ -155,7 +165,7 @@ class Api:
 
         Raises:
             BadAnswer: not whole within `deadline_s` seconds or `most` bytes, a redirect,
-                compressed, or no connection.
+                compressed, from a cache, or no connection.
         """
         try:
             # Not `asyncio.wait_for`: up to Python 3.11 it loses a cancellation that comes with the
@@ -192,6 +202,11 @@ class Api:
             if coding not in ("", "identity"):
                 raise BadAnswer(
                     "wrong answer", f"compressed ({printable(coding, 20)}), which was not asked for"
+                )
+            if (told := endpoint.cached(response.headers.items())) is not None:
+                raise BadAnswer(
+                    "cached",
+                    f"answered from a cache ({printable(told, 100)}): give the address behind it",
                 )
             if started is not None:
                 if response.headers.get("trailer"):

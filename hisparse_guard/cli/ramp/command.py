@@ -116,8 +116,11 @@ def command(
     command line. Exit: 0 all requests done by the same server, which still serves; 1 not so, or a
     file that was asked for could not be written; 2 wrong usage; 130 interrupted.
     """
+    import os
     import sys
 
+    # Now: what follows takes long to load, and the parent may be gone by then.
+    parent = os.getppid()
     if sys.stderr is not None and sys.stderr.isatty():
         print("hisparse-guard ramp: loading", file=sys.stderr)
 
@@ -149,6 +152,7 @@ def command(
             ca_file=ca_file,
             insecure=insecure,
             api_key_file=api_key_file,
+            parent=parent,
             wanted=Outputs(
                 json=json_file,
                 html=html_file,

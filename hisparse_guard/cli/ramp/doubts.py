@@ -19,6 +19,8 @@ MOST_IDS = 1 << 21
 # An answer is a repetition where a part of so many tokens or characters at most makes it up, so
 # many times at least.
 LONGEST_PART, REPEATS = 4, 4
+# In characters; those of published vocabularies have some 130.
+LONGEST_TOKEN = 1024
 # A character of several bytes may take several tokens, and only the last of them brings text.
 TOKENS_OF_CHARACTER = 4
 # Printable by Unicode, with nothing to see: blanks, fillers, joiners; the sign for broken bytes.
@@ -29,6 +31,7 @@ REPEATED = "one part repeated"
 IMPOSSIBLE = "token ids of no vocabulary"
 ECHO = "its own prompt given back"
 ALIKE = "the same as to another prompt"
+CROWDED = "more text than its tokens can hold"
 UNTOLD = "the prompt's token ids are no longer told"
 
 
@@ -59,6 +62,8 @@ class Answer:
             why = IMPOSSIBLE
         elif any(prompt[: len(view)] == view for view in (stream.token_ids, stream.answer) if view):
             why = ECHO
+        elif len(stream.answer) > LONGEST_TOKEN * stream.output_tokens:
+            why = CROWDED
         elif prompt_told and stream.prompt_ids is None:
             why = UNTOLD
         asked = hash(prompt if isinstance(prompt, str) else tuple(prompt))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from hisparse_guard.cli.ramp.server import ASK_S, Server, Signs
 
 # The models' `created` is in whole seconds, and some releases make it anew for each answer.
 APART_S = 1.2
+SEVERAL = "several servers answer at one address: name each with --engine-url"
 # What a change of each sign says.
 SIGNS = {
     "version": "its version changed",
@@ -17,6 +20,8 @@ SIGNS = {
     "max_model_len": "it takes requests of another length",
     "started": "it was restarted",
 }
+# What each sign is called.
+_NOUNS = {"created": "model's time of creation", "root": "model's files", "started": "start time"}
 
 
 @dataclass
@@ -52,9 +57,7 @@ class Identity:
                 found.clocks[url] = again.created
             moved = {name for name in SIGNS if getattr(signs, name) != getattr(again, name)}
             if moved - ({"created"} if clock else set()):
-                found.not_shown.append(
-                    "several servers answer at one address: name each with --engine-url"
-                )
+                found.not_shown.append(SEVERAL)
             if found.first[url].version is None:
                 found.not_shown.append("the server's version")
             # A `created` that holds still may be a constant, or of the model's files.
@@ -77,13 +80,48 @@ class Identity:
                 self.clocks[url] = created
             for name, text in SIGNS.items():
                 before, after = getattr(first, name), getattr(now[url], name)
-                if before is None or (after is None and busy):
+                if before is None or (after is None and (busy or now[url].silent)):
                     continue
                 if after is None:
-                    return f"another server answers: it no longer tells its {name}"
+                    noun = _NOUNS.get(name, name)
+                    return f"another server answers, or a sick one: it no longer tells its {noun}"
                 if before != after:
                     return f"another server answers: {text} ({before} to {after})"
         return None
+
+    def not_told(self, now: Mapping[str, Signs]) -> list[str]:
+        """What a server that is too slow did not tell at the end, in words."""
+        return [
+            f"that it is the same server at the end ({told.silent})"
+            for url, told in now.items()
+            if told.silent and any(getattr(self.first[url], name) is not None for name in SIGNS)
+        ]
+
+    def load_not_seen(
+        self, now: Mapping[str, Signs], server: Server, tokens: int
+    ) -> tuple[list[str], list[str]]:
+        """Whether the load was on the servers that were looked at, by what they count themselves:
+        what speaks against it, and what they do not tell, in words.
+
+        Args:
+            tokens: of the load, as they came.
+        """
+        rises: list[float] = []
+        not_shown = []
+        for url in server.engine_urls:
+            first, last = self.first[url].tokens, now[url].tokens
+            # Where the start time does not hold still, several servers count.
+            if first is None or last is None or self.first[url].started is None:
+                rises.append(math.inf)
+            else:
+                rises.append(last - first)
+            if url != server.base_url and not 0 < rises[-1] < math.inf:
+                why = "counts none of its tokens" if rises[-1] <= 0 else "does not count tokens"
+                not_shown.append(f"that the load was on {url}, a --engine-url ({why})")
+        if sum(rises) >= tokens:
+            return [], not_shown
+        told = f"/metrics counts {max(sum(rises), 0):g} of its {tokens} tokens"
+        return [f"that the load was on the servers that were looked at ({told})"], not_shown
 
 
 def _is_clock(one: int | None, two: int | None) -> bool:

@@ -18,16 +18,19 @@ EXIT = 130
 class Interrupts:
     """Holds the handlers from the first moment to the last.
 
+    Args:
+        parent: the process that started this one.
+
     Attributes:
         seen: something asked for the end.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, parent: int) -> None:
         self.seen = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._finishing = False
-        self._parent = os.getppid()
+        self._parent = parent
         # `nohup`: the ramp is to outlive its terminal and its parent.
         self._detached = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN or self._parent <= 1
 
@@ -44,7 +47,8 @@ class Interrupts:
         finally:
             over.set()
             for number, handler in before.items():
-                signal.signal(number, handler)
+                # A signal more must not change the exit code that the first one led to.
+                signal.signal(number, signal.SIG_IGN if self.seen else handler)
 
     def _signalled(self, number: int, frame: object) -> None:
         first = not self.seen

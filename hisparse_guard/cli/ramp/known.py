@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
+from hisparse_guard.cli.output import plural
 from hisparse_guard.cli.ramp import doubts
 from hisparse_guard.cli.ramp.api import BadAnswer
+from hisparse_guard.cli.ramp.identity import SEVERAL
 from hisparse_guard.cli.ramp.server import Server, Signs
 from hisparse_guard.cli.ramp.stream import Stream
 
@@ -118,16 +120,22 @@ class KnownAnswers:
         BadAnswer: a prompt was not answered.
         """
         one, two = await ask(server, deadline_s), await ask(server, deadline_s)
-        pairs = enumerate(zip(map(Told.of, one), map(Told.of, two), strict=True))
-        found = cls({n: a for n, (a, b) in pairs if a == b})
+        pairs = list(zip(map(Told.of, one), map(Told.of, two), strict=True))
+        replayed = _replayed(one, two)
+        found = cls({n: a for n, (a, b) in enumerate(pairs) if a == b and n not in replayed})
+        if replayed:
+            told = plural(len(replayed), "known answer")
+            found.not_shown.append(f"that {told} came from the server (the same id twice: a cache)")
+        found.not_shown += _hold_to_fingerprint(server, [*one, *two])
         answers = [doubts.Answer.of(*pair) for pair in zip(PROMPTS, one, strict=True)]
         found.text = any(answer.why != doubts.UNREADABLE for answer in answers)
         if not found.text:
             found.not_shown.append("that answers are text (known ones hold none that can be read)")
         found.not_shown += doubts.not_shown(doubts.judge(answers), "known answer")
-        if not found.stable:
+        changing = sum(a != b for a, b in pairs)
+        if changing == len(PROMPTS):
             found.not_shown.append("that answers are right: this server answers never alike twice")
-        elif changing := len(PROMPTS) - len(found.stable):
+        elif changing:
             found.not_shown.append(
                 f"that answers are right ({changing} of {len(PROMPTS)} known ones change without"
                 " load)"
@@ -175,12 +183,30 @@ class KnownAnswers:
         return f"{len(wrong)} of {len(self.stable)} known answers differ {what}"
 
 
+def _replayed(one: Sequence[Stream], two: Sequence[Stream]) -> set[int]:
+    """Prompts whose two answers carry one id, of a server that else gives each its own."""
+    pairs = [(a.ids, b.ids) for a, b in zip(one, two, strict=True)]
+    if all(a == pairs[0][0] for a, _ in pairs):
+        return set()
+    return {n for n, (a, b) in enumerate(pairs) if a and a == b}
+
+
+def _hold_to_fingerprint(server: Server, streams: Sequence[Stream]) -> list[str]:
+    """Later answers must carry the fingerprint that all these carry; in words where they differ."""
+    first = streams[0].fingerprints
+    if any(stream.fingerprints != first for stream in streams):
+        return [SEVERAL]
+    server.dialect = replace(server.dialect, fingerprint=next(iter(first), None))
+    return []
+
+
 async def control(
     known: KnownAnswers, server: Server, model_server: Server, deadline_s: float
 ) -> str | None:
     """Compares with the server at --control-url; None where its answers are the same."""
     try:
-        server.dialect = model_server.dialect
+        # Its configuration may be another one.
+        server.dialect = replace(model_server.dialect, fingerprint=None)
         return await known.check(server, deadline_s, "from those of the control server")
     except BadAnswer as error:
         return f"the control server does not answer: {error}"

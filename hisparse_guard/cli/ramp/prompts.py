@@ -8,7 +8,7 @@ import string
 from dataclasses import dataclass
 
 from hisparse_guard.cli.ramp.load import Load
-from hisparse_guard.cli.ramp.server import Prompt
+from hisparse_guard.cli.ramp.server import Prompt, Server
 from hisparse_guard.cli.ramp.stream import Stream
 
 CALIBRATION_WORDS = 200
@@ -36,6 +36,19 @@ class Prompts:
         if self._pool:
             return dice.choices(self._pool, k=tokens)
         return words(dice, max(1, round(tokens / self._tokens_per_word)))
+
+
+async def calibrated(server: Server, seed: int, deadline_s: float) -> Prompts:
+    """Prompts of words, by the tokens that this server counts in some.
+
+    Raises:
+        BadAnswer: it gives no answer.
+    """
+    text = words(random.Random(seed), CALIBRATION_WORDS)
+    stream = await server.complete(text, 8, deadline_s=deadline_s)
+    if stream.usage is None:
+        return Prompts(seed, [])
+    return Prompts(seed, [], stream.usage[0] / CALIBRATION_WORDS)
 
 
 def words(dice: random.Random, count: int) -> str:

@@ -13,6 +13,8 @@ from hisparse_guard.cli.output import plural
 
 SCHEMA = 1
 TOOL = "hisparse-guard ramp"
+# Kinds of failures that say nothing of the server.
+NOT_OF_SERVER = ("cut off", "not sent", "cached")
 
 
 def percentile(values: Sequence[float], percent: float) -> float | None:
@@ -172,7 +174,7 @@ class Result:
         known: the known-answer checks, "after" and "control": None (alike) or what differs.
         judged: what `triage` and `report` say of the logs and the evidence given.
         not_shown: what this ramp could not tell, in words.
-        doubt: of that, what keeps it from being passed, or None.
+        doubts: of that, what keeps it from being passed.
         unreadable: answers of the load without text that can be read, of a server that else
             sends such text.
     """
@@ -195,7 +197,7 @@ class Result:
     known: dict[str, str | None] = field(default_factory=dict)
     judged: dict[str, Judged] = field(default_factory=dict)
     not_shown: list[str] = field(default_factory=list)
-    doubt: str | None = None
+    doubts: list[str] = field(default_factory=list)
     unreadable: int = 0
     internal_error: bool = False
 
@@ -241,7 +243,7 @@ class Result:
         - "inconclusive": the load could not be made, or answers of it cannot be told from garbage.
         """
         at_server = any(
-            not request.done and request.kind not in ("cut off", "not sent")
+            not request.done and request.kind not in NOT_OF_SERVER
             for level in self.levels
             for request in level.requests
         )
@@ -254,7 +256,7 @@ class Result:
             and not self.partial
             and not self.failed
             and self.unreadable < self.done
-            and self.doubt is None
+            and not self.doubts
         )
         return "passed" if self.alive and whole and "after" in self.known else "inconclusive"
 

@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 import time
-from collections.abc import Coroutine
 from datetime import datetime, timezone
 from typing import Any, Protocol
 
+from hisparse_guard.cli import endpoint
 from hisparse_guard.cli.output import plural
 from hisparse_guard.cli.ramp import doubts
 from hisparse_guard.cli.ramp.api import BadAnswer, printable
 from hisparse_guard.cli.ramp.identity import Identity
 from hisparse_guard.cli.ramp.known import KnownAnswers, UnderLoad, control, no_control
 from hisparse_guard.cli.ramp.load import Load
-from hisparse_guard.cli.ramp.prompts import CALIBRATION_WORDS, Conversations, Prompts, words
+from hisparse_guard.cli.ramp.prompts import Conversations, Prompts, calibrated
 from hisparse_guard.cli.ramp.result import LevelResult, Request, Result
-from hisparse_guard.cli.ramp.server import Prompt, Server
+from hisparse_guard.cli.ramp.server import Prompt, Server, Signs
 from hisparse_guard.cli.ramp.stream import Stream
+from hisparse_guard.cli.ramp.tasks import end
 
 CHECK_EVERY_S = 3.0
 # Bad checks in a row that make a dead engine.
 DEAD_AFTER = 3
 # One token alone may be a part of a character and show no text.
-PROBE_PROMPT, PROBE_TOKENS = "1, 2, 3, 4,", 8
+PROBE_TOKENS = 8
+# Names of models that are kept.
+MOST_MODELS = 100
 # No request moved for so long: the engine is probed.
 STILL_S = 60.0
 
@@ -67,7 +69,9 @@ class Runner:
         self._known, self._under_load = KnownAnswers(), UnderLoad()
         self._prompts = Prompts(load.seed, [])
         self._answers: list[tuple[Request, doubts.Answer]] = []
+        self._listed = False
         self._sick: list[str] = []
+        self._last: dict[str, Signs] = {}
         self._moved = time.monotonic()
 
     async def run(self) -> None:
@@ -95,8 +99,8 @@ class Runner:
 
     def _doubts(self) -> None:
         self.result.known["under_load"] = self._under_load.finding
-        self.result.doubt = self._under_load.doubt
-        self.result.not_shown += filter(None, (self.result.doubt, self._under_load.remark))
+        self.result.doubts += filter(None, (self._under_load.doubt,))
+        self.result.not_shown += filter(None, (self._under_load.doubt, self._under_load.remark))
         if self._sick:
             told = f"{plural(len(self._sick), 'check')} failed under load: {self._sick[0]}"
             self.result.not_shown.append(f"that the server was healthy throughout ({told})")
@@ -112,13 +116,19 @@ class Runner:
         try:
             models = await self._server.models()
         except BadAnswer as error:
-            if error.status not in (404, 405):
+            if error.status not in (404, 405) and error.kind != "cached":
                 raise Ended(f"the server cannot be ramped: {error}") from None
             models = {}
-        if self._server.model not in models:
+        self._listed = self._server.model in models
+        if not self._listed:
             self.result.not_shown.append("that the server lists the model")
-        limit = models.get(self._server.model, {}).get("max_model_len")
-        limit = limit if type(limit) is int and limit > 0 else None
+        same_name = models.get(self._server.model, [])
+        if len(same_name) > 1:
+            self.result.not_shown.append(
+                f"which model answers ({len(same_name)} are listed by this name)"
+            )
+        limits = [one.get("max_model_len") for one in same_name]
+        limit = min((one for one in limits if type(one) is int and one > 0), default=None)
         if limit is not None and self._load.longest > limit:
             raise Ended(
                 f"the longest request needs {self._load.longest} tokens and the server takes"
@@ -134,7 +144,7 @@ class Runner:
         self.result.server = {
             "versions": {url: signs.version for url, signs in self._identity.first.items()},
             "started": {url: signs.started for url, signs in self._identity.first.items()},
-            "models": sorted(printable(name) for name in models),
+            "models": sorted(map(printable, models))[:MOST_MODELS],
             "max_model_len": limit,
             "without_health": sorted(self._server.without_health),
         }
@@ -154,8 +164,9 @@ class Runner:
             self.result.not_shown.append(
                 "the number of tokens (the stream carries no token ids; usage held against text)"
             )
-        if dialect.model not in (self._server.model, None):
-            self.result.not_shown.append(f"the model by its name: it answers as {dialect.model!r}")
+        if dialect.model != self._server.model:
+            told = repr(printable(dialect.model)) if dialect.model else "none"
+            self.result.not_shown.append(f"the model by its name: it answers as {told}")
         if "ignore_eos" not in dialect.extras:
             self.result.not_shown.append("that answers can be held to a length (no ignore_eos)")
         if dialect.counted and not dialect.chat:
@@ -179,19 +190,14 @@ class Runner:
         if self._pool:
             return Prompts(self._load.seed, self._pool)
         self.result.not_shown.append("prompts of exactly --isl tokens (sent as words)")
-        text = words(random.Random(self._load.seed), CALIBRATION_WORDS)
         try:
-            stream = await self._server.complete(
-                text, PROBE_TOKENS, deadline_s=self._probe_timeout_s
-            )
+            return await calibrated(self._server, self._load.seed, self._probe_timeout_s)
         except BadAnswer as error:
             raise Ended(f"the server answers no request: {error}") from None
-        if stream.usage is None:
-            return Prompts(self._load.seed, [])
-        return Prompts(self._load.seed, [], stream.usage[0] / CALIBRATION_WORDS)
 
     async def _same(self, when: str) -> None:
-        found = self._identity.changed(await self._server.signs())
+        self._last = await self._server.signs()
+        found = self._identity.changed(self._last)
         if found is not None:
             # What was seen first says more.
             self.result.changed = self.result.changed or f"{found}, seen {when}"
@@ -222,7 +228,7 @@ class Runner:
             level.state = "interrupted"
             raise
         finally:
-            await _end(work, watch, asking)
+            await end(work, watch, asking)
             for request in level.requests:
                 if not request.settled:
                     sent = request.sent is not None
@@ -282,7 +288,7 @@ class Runner:
         try:
             await asyncio.gather(*workers)
         finally:
-            await _end(*workers)
+            await end(*workers)
 
     async def _send(self, level: LevelResult, request: Request, prompt: Prompt) -> Stream | None:
         stream = Stream()
@@ -349,7 +355,7 @@ class Runner:
         """Asks for a few tokens. None where they came, else what happened instead."""
         try:
             await self._server.complete(
-                PROBE_PROMPT, PROBE_TOKENS, deadline_s=self._probe_timeout_s
+                endpoint.counting_prompt(), PROBE_TOKENS, deadline_s=self._probe_timeout_s
             )
         except BadAnswer as error:
             return f"the probe request fails: {error}"
@@ -358,7 +364,6 @@ class Runner:
     async def _after(self) -> None:
         self._progress.note("asking whether the server still serves, and for the known answers")
         sick = await self._server.unhealthy()
-        was_listed = self._server.model in self.result.server["models"]
         after: dict[str, Any] = {
             "health": sick[0] if sick else None,
             "probe": await self._probe(),
@@ -366,9 +371,13 @@ class Runner:
         }
         try:
             listed = await self._server.models()
-            after["listed"] = self._server.model in listed or not was_listed
-        except BadAnswer:
-            after["listed"] = not was_listed
+            after["listed"] = self._server.model in listed or not self._listed
+        except BadAnswer as error:
+            after["listed"] = not self._listed or error.silent
+            if error.silent:
+                self.result.not_shown.append(f"that the server still lists the model ({error})")
+            elif self._listed:
+                after["health"] = after["health"] or str(error)
         if after["probe"] is None and self.result.changed is None:
             try:
                 self.result.known["after"] = await self._known.check(
@@ -380,21 +389,12 @@ class Runner:
         # Last, so that a restart during these checks shows too.
         with contextlib.suppress(Ended):
             await self._same("at the end")
+        self._looked_at()
 
-
-async def _end(*tasks: asyncio.Future[Any]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def until_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event) -> None:
-    """Runs `work`, and cancels it once `stop` is set."""
-    running = asyncio.ensure_future(work)
-    waiting = asyncio.ensure_future(stop.wait())
-    try:
-        await asyncio.wait((running, waiting), return_when=asyncio.FIRST_COMPLETED)
-        if running.done():
-            running.result()
-    finally:
-        await _end(running, waiting)
+    def _looked_at(self) -> None:
+        """What the servers' own signs at the end do not show."""
+        requests = [request for level in self.result.levels for request in level.requests]
+        tokens = sum(request.output_tokens for request in requests if request.done)
+        doubted, not_shown = self._identity.load_not_seen(self._last, self._server, tokens)
+        self.result.doubts += doubted
+        self.result.not_shown += [*doubted, *not_shown, *self._identity.not_told(self._last)]

@@ -10,7 +10,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hisparse_guard.cli.ramp.api import Api, BadAnswer, error_message, parse_json, printable
+from hisparse_guard.cli import endpoint
+from hisparse_guard.cli.ramp.api import (
+    Answer,
+    Api,
+    BadAnswer,
+    error_message,
+    parse_json,
+    printable,
+)
 from hisparse_guard.cli.ramp.stream import Stream
 
 ASK_S = 10.0
@@ -18,6 +26,8 @@ ASK_S = 10.0
 TOKENIZED_CHARACTERS = 20_000
 FEWEST_IDS = 16
 _STARTED = re.compile(rb"^process_start_time_seconds(?:\{[^}\n]*\})? (\S+)$", re.M)
+# vLLM's counter and SGLang's, one line for each engine and model.
+_TOKENS = re.compile(rb"^[a-z]+:generation_tokens_total(?:\{[^}\n]*\})? (\S+)$", re.M)
 # What a body of /health may call its state, and what of that is good; other words are not known.
 _STATE_NAMES = ("status", "state", "health", "healthy", "ok", "alive", "live", "ready")
 _GOOD_STATES = frozenset(
@@ -34,13 +44,20 @@ Prompt = str | list[int]
 
 @dataclass(frozen=True)
 class Signs:
-    """What tells one server from another; None: the server does not tell."""
+    """What tells one server from another; None: the server does not tell.
+
+    Attributes:
+        tokens: generated since its start.
+        silent: why some question had no answer, of a server that may be too busy; or None.
+    """
 
     version: str | None = None
     created: int | None = None
     root: str | None = None
     max_model_len: int | None = None
     started: float | None = None
+    tokens: float | None = None
+    silent: str | None = None
 
 
 @dataclass(frozen=True)
@@ -56,6 +73,7 @@ class Dialect:
         one_id: all events of an answer carry the same id.
         usage: its streams carry a usage record.
         prompt_told: its streams carry the prompt's token ids.
+        fingerprint: of the server, which its streams carry.
     """
 
     chat: bool = False
@@ -66,6 +84,7 @@ class Dialect:
     one_id: bool = False
     usage: bool = False
     prompt_told: bool = False
+    fingerprint: str | None = None
 
 
 _USAGE = {"stream_options": {"include_usage": True}}
@@ -88,13 +107,22 @@ class Server:
         self.without_health: set[str] = set()
         self.dialect = Dialect()
 
-    async def models(self) -> dict[str, dict[str, Any]]:
-        """Listed models by name.
+    async def _get(self, url: str, path: str) -> Answer:
+        """Raises:
+        BadAnswer: as `Api.get`; the text names the path.
+        """
+        try:
+            return await self._api.get(url + path, deadline_s=ASK_S)
+        except BadAnswer as error:
+            raise BadAnswer(error.kind, f"{path}: {error}", error.status) from None
+
+    async def models(self) -> dict[str, list[dict[str, Any]]]:
+        """Listed models by name, which may be there several times.
 
         Raises:
             BadAnswer: there is no such list, or it is of a wrong shape.
         """
-        answer = await self._api.get(f"{self.base_url}/v1/models", deadline_s=ASK_S)
+        answer = await self._get(self.base_url, "/v1/models")
         if answer.status != 200:
             text = error_message(answer.status, answer.body)
             hint = " (the key goes into OPENAI_API_KEY or --api-key-file)"
@@ -103,13 +131,19 @@ class Server:
                 f"/v1/models: {text}{hint if answer.status in (401, 403) else ''}",
                 answer.status,
             )
-        found = answer.json()
+        try:
+            found = answer.json()
+        except BadAnswer as error:
+            raise BadAnswer(error.kind, f"/v1/models: {error}") from None
         listed = found.get("data") if isinstance(found, dict) else None
         if not isinstance(listed, list):
             raise BadAnswer("wrong answer", "/v1/models: no list of models")
         if not all(isinstance(one, dict) and isinstance(one.get("id"), str) for one in listed):
             raise BadAnswer("wrong answer", "/v1/models: a model without a name")
-        return {one["id"]: one for one in listed}
+        found_models: dict[str, list[dict[str, Any]]] = {}
+        for one in listed:
+            found_models.setdefault(one["id"], []).append(one)
+        return found_models
 
     async def signs(self) -> dict[str, Signs]:
         """Who answers, by address."""
@@ -117,40 +151,48 @@ class Server:
         return {url: await self._signs(url) for url in urls}
 
     async def _signs(self, url: str) -> Signs:
+        silent: list[str] = []
         try:
             listed = await Server(self._api, url, self.model, ()).models()
-            model = listed.get(self.model, {})
-        except BadAnswer:
-            model = {}
+            same_name = listed.get(self.model, [])
+        except BadAnswer as error:
+            same_name = []
+            silent += [str(error)] if error.silent else []
+        # Of two models of one name nobody knows which one answers.
+        model = same_name[0] if len(same_name) == 1 else {}
         created, root, limit = (model.get(name) for name in ("created", "root", "max_model_len"))
+        version = await self._version(url, silent)
+        metrics = await self._told(url, "/metrics", silent)
+        started, tokens = _numbers(_STARTED, metrics), _numbers(_TOKENS, metrics)
         return Signs(
-            await self._version(url),
+            version,
             created if type(created) is int else None,
             printable(root) if isinstance(root, str) else None,
             limit if type(limit) is int else None,
-            await self._started(url),
+            started[0] if len(started) == 1 else None,
+            sum(tokens) if tokens else None,
+            silent[0] if silent else None,
         )
 
-    async def _version(self, url: str) -> str | None:
+    async def _told(self, url: str, path: str, silent: list[str]) -> bytes:
+        """The answer's body; empty where there is none. `silent` takes why, where the server may
+        only be too busy."""
         try:
-            answer = await self._api.get(f"{url}/version", deadline_s=ASK_S)
-            found = answer.json() if answer.status == 200 else None
+            answer = await self._get(url, path)
+            if answer.status != 200:
+                raise BadAnswer("http", error_message(answer.status, answer.body), answer.status)
+        except BadAnswer as error:
+            silent += [str(error)] if error.silent else []
+            return b""
+        return answer.body
+
+    async def _version(self, url: str, silent: list[str]) -> str | None:
+        try:
+            found = parse_json(await self._told(url, "/version", silent))
         except BadAnswer:
             return None
         version = found.get("version") if isinstance(found, dict) else None
         return printable(version, 100) if isinstance(version, str) else None
-
-    async def _started(self, url: str) -> float | None:
-        try:
-            answer = await self._api.get(f"{url}/metrics", deadline_s=ASK_S)
-        except BadAnswer:
-            return None
-        found = _STARTED.findall(answer.body) if answer.status == 200 else []
-        try:
-            value = float(found[0]) if len(found) == 1 else math.nan
-        except ValueError:
-            value = math.nan
-        return value if math.isfinite(value) else None
 
     async def unhealthy(self) -> tuple[str, bool] | None:
         """None where every engine says it is healthy; else why not, and whether that is sure:
@@ -159,10 +201,10 @@ class Server:
             if url in self.without_health:
                 continue
             try:
-                answer = await self._api.get(f"{url}/health", deadline_s=ASK_S)
+                answer = await self._get(url, "/health")
             except BadAnswer as error:
-                return f"/health: {error}", error.kind != "timeout"
-            if answer.status != 200 or _is_page(answer.body):
+                return str(error), error.kind not in ("timeout", "cached")
+            if answer.status not in (200, 204) or _is_page(answer.body):
                 return f"/health answers {answer.status}", True
             if (state := told_state(answer.body)) is not None:
                 return f"/health says {state!r}", True
@@ -172,8 +214,10 @@ class Server:
         """Notes which engines have no ``/health``."""
         for url in self.engine_urls:
             try:
-                answer = await self._api.get(f"{url}/health", deadline_s=ASK_S)
-            except BadAnswer:
+                answer = await self._get(url, "/health")
+            except BadAnswer as error:
+                if error.kind == "cached":
+                    self.without_health.add(url)
                 continue
             # A page is what a proxy says, not a server's health.
             state = told_state(answer.body)
@@ -208,7 +252,8 @@ class Server:
             for extras in _EXTRAS:
                 self.dialect = Dialect(chat, extras)
                 try:
-                    stream = await self.complete("1, 2, 3, 4,", 4, deadline_s=deadline_s)
+                    prompt = endpoint.counting_prompt()
+                    stream = await self.complete(prompt, 4, deadline_s=deadline_s)
                 except BadAnswer as error:
                     first = first or error
                     if error.status in (404, 405):
@@ -297,13 +342,26 @@ class Server:
         if found.output_tokens > tokens:
             told = f"{found.output_tokens} tokens came, {tokens} were asked for"
             raise BadAnswer("long answer", told)
-        if self.dialect.one_id and len(found.ids) > 1:
+        if self.dialect.fingerprint and found.fingerprints != {self.dialect.fingerprint}:
+            told = printable(", ".join(sorted(found.fingerprints)) or "none", 100)
+            was = printable(self.dialect.fingerprint, 100)
+            raise BadAnswer("wrong answer", f"another server's fingerprint: {told}, not {was}")
+        if (self.dialect.one_id and len(found.ids) > 1) or len(found.fingerprints) > 1:
             raise BadAnswer("wrong answer", "one answer is put together from several (other ids)")
         if self.dialect.usage and found.usage is None:
             raise BadAnswer("usage", "the stream carries no usage record any more")
         if self.dialect.counted and not found.token_ids:
             raise BadAnswer("usage", "the stream carries no token ids any more")
         return found
+
+
+def _numbers(pattern: re.Pattern[bytes], metrics: bytes) -> list[float]:
+    """The values of such lines; empty where one is no number."""
+    try:
+        found = [float(one) for one in pattern.findall(metrics)]
+    except ValueError:
+        return []
+    return found if all(map(math.isfinite, found)) else []
 
 
 def told_state(body: bytes) -> str | None:

@@ -19,8 +19,9 @@ from hisparse_guard.cli.ramp.load import Load
 from hisparse_guard.cli.ramp.outputs import Outputs
 from hisparse_guard.cli.ramp.progress import progress
 from hisparse_guard.cli.ramp.result import Result
-from hisparse_guard.cli.ramp.runner import Runner, until_stopped
+from hisparse_guard.cli.ramp.runner import Runner
 from hisparse_guard.cli.ramp.server import Server
+from hisparse_guard.cli.ramp.tasks import until_stopped
 
 
 class Session:
@@ -43,6 +44,7 @@ class Session:
         ca_file: Path | None,
         insecure: bool,
         api_key_file: Path | None,
+        parent: int,
         wanted: Outputs,
     ) -> None:
         self._base_url = endpoint.base_url(base_url)
@@ -55,7 +57,7 @@ class Session:
         outputs.check(wanted)
         self._load, self._pool, self._wanted = load, pool, wanted
         self._probe_timeout_s = probe_timeout_s
-        self._interrupts = Interrupts()
+        self._interrupts = Interrupts(parent)
         self._vault = Vault.of_environment(os.environ)
         if self._key:
             self._vault.add(self._key)

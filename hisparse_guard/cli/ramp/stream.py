@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from itertools import pairwise
 from typing import Any
@@ -14,7 +15,17 @@ TWICE = 16
 # What a line of an event stream may begin with; an empty field name is a comment.
 _FIELDS = (b"data", b"event", b"id", b"retry", b"")
 # Where servers and proxies tell an error in an event.
-_ERRORS = ("error", "errors", "detail", "message", "exception")
+_ERRORS = ("error", "errors", "detail", "message", "exception", "incomplete_details")
+_BAD_EVENT = re.compile("error|fail|abort|exception|cancel|incomplete|fatal")
+_BAD_NAME = re.compile("(?:is_?|has_?)?(?:err|fail|fault|exception|abort|fatal)", re.I)
+_STATES, _KINDS = ("status", "status_code", "state", "code"), ("object", "type", "event")
+# What an event or a choice may call its state; any other word is an error.
+_GOOD_STATES = frozenset(
+    """
+    ok success succeeded completed complete done finished in_progress queued running streaming
+    generating true none 0 200
+    """.split()  # noqa: SIM905
+)
 
 
 class Stream:
@@ -27,6 +38,7 @@ class Stream:
         finish: the server's reason for the end.
         done_mark: ``[DONE]`` came.
         ids: of the answer, as its events name it.
+        fingerprints: of the server, as its events name it (vLLM: of its version and config).
         usage: prompt and completion tokens as the server counts them, or None.
         times: when tokens came, `time.monotonic()`.
     """
@@ -39,6 +51,7 @@ class Stream:
         self.done_mark = False
         self.models: set[str] = set()
         self.ids: set[str] = set()
+        self.fingerprints: set[str] = set()
         self.usage: tuple[int, int] | None = None
         self.times: list[float] = []
         self._buffer = bytearray()
@@ -61,7 +74,9 @@ class Stream:
     def _line(self, line: bytes) -> None:
         if self.done_mark and line and not line.startswith(b":"):
             raise BadAnswer("stream error", "more after [DONE]")
-        if line.startswith(b"event:") and b"error" in line.lower():
+        if line.startswith(b"event:") and _BAD_EVENT.search(
+            line[6:].decode(errors="replace").lower()
+        ):
             self._error_event = True
         if not line.startswith(b"data:"):
             if line and line.partition(b":")[0] not in _FIELDS:
@@ -77,7 +92,7 @@ class Stream:
         event = parse_json(data)
         if not isinstance(event, dict):
             raise BadAnswer("stream error", "an event that is no object")
-        told = event.get("object") == "error" or any(event.get(o) is not None for o in _ERRORS)
+        told = any(event.get(o) is not None for o in _ERRORS) or _complaint(event)
         # What carries neither text nor usage is no part of a completion.
         other = event and event.get("choices") is None and event.get("usage") is None
         if self._error_event or told or other:
@@ -93,8 +108,9 @@ class Stream:
             raise BadAnswer("stream error", "a model name of a wrong type")
         if model is not None:
             self.models.add(model)
-        if isinstance(event.get("id"), str):
-            self.ids.add(event["id"])
+        for name, seen in (("id", self.ids), ("system_fingerprint", self.fingerprints)):
+            if isinstance(event.get(name), str):
+                seen.add(event[name])
         if usage is not None:
             self._usage(usage)
         self._prompt(event.get("prompt_token_ids"))
@@ -121,7 +137,7 @@ class Stream:
             raise BadAnswer("stream error", "text or token ids of a wrong type")
         if not all(type(one) is int and one >= 0 for one in ids):
             raise BadAnswer("stream error", "token ids of a wrong type")
-        if (told := choice.get("error") or delta.get("error")) is not None:
+        if (told := _complaint(choice) or _complaint(delta)) is not None:
             raise BadAnswer("stream error", f"an error in a choice: {printable(str(told))}")
         if choice.get("index") not in (0, None):
             raise BadAnswer("stream error", "a choice that was not asked for")
@@ -228,3 +244,17 @@ class Stream:
         if self.token_ids:
             return len(self.token_ids)
         return self.usage[1] if self.usage else self.pieces
+
+
+def _complaint(told: dict[str, Any]) -> str | None:
+    """What an event or a part of it says against its answer: an error by any name, or a state or a
+    kind that is not that of an answer."""
+    for name, value in told.items():
+        words = str(value).lower()
+        if (
+            (_BAD_NAME.match(name) and value)
+            or (name in _STATES and words not in _GOOD_STATES)
+            or (name in _KINDS and _BAD_EVENT.search(words))
+        ):
+            return f"{name}: {value}"
+    return None

@@ -50,7 +50,7 @@ HEADINGS = (
 
 def print_table(document: dict[str, Any], verdict: str, stream: TextIO) -> None:
     """Prints the table, the first failure and the verdict of a result's document."""
-    console = Console(file=stream, highlight=False)
+    console = Console(file=stream, highlight=False, emoji=False)
     table = Table()
     for heading in HEADINGS:
         table.add_column(heading, justify="right" if heading else "left")

@@ -150,6 +150,16 @@ def test_numbers_of_unknown_fields_and_of_people(tmp_path: Path) -> None:
     assert "8492" not in text and "replicas: 4" in text
 
 
+def test_numbers_in_argument_lists(tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_text("args: [--port, 8000, --api-key, 8471]\n")
+    (tmp_path / "a.log").write_text(
+        '{"args": ["--port", 8000, "--token", 8472]}\nsetx HF_TOKEN 8473\n'
+    )
+    held = archive(tmp_path, deployment=[tmp_path / "p.yaml"], server_logs=[tmp_path / "a.log"])
+    assert "- 8000\n" in held["x/deployment/1.yaml"] and "8000" in held["x/server-logs/1.log"]
+    assert not re.search(r"847\d", "".join(held.values()))
+
+
 def test_a_secret_of_a_manifest_in_other_letters_of_a_log(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text("stringData: {token: engineworker}\n")
     (tmp_path / "a.log").write_text("INFO EngineWorker ENGINEWORKER\n")
@@ -255,6 +265,17 @@ ROWS = {
     "people": f"INFO session id {ROW} from user '{ROW}' license {ROW} code={ROW}&state={ROW}",
     "goes on": f"export HF_TOKEN=\\\n{ROW}\nvllm x \\\n --api-key \\\n {ROW} \\\n  -u a:{ROW}",
     "hosts": f'INFO "hosts": ["{ROW}"] node {ROW} died',
+    "a column of names": f"token    {ROW}\ntoken_accessor    {ROW}\nroot_token    {ROW}",
+    "directives": f"requirepass {ROW}\nmasterauth {ROW}\nbindpw {ROW}\nrootpw {ROW}",
+    "a word between": f"AUTH PLAIN {ROW}\nnew password is now {ROW}\nAUTH LOGIN {ROW}",
+    "bold type": f"- **Token:** `{ROW}`\n- __Password:__ {ROW}",
+    "XML": f"<key>password</key><string>{ROW}</string>\n<string>{ROW}</string>\n"
+    f"<saml:NameID>{ROW}</saml:NameID>\n<username>{ROW}</username>",
+    "OAuth": f"'code_verifier': '{ROW}', device_code={ROW}&user_code={ROW}",
+    "what is to be masked": f"::add-mask::{ROW}\n##[add-mask]{ROW}",
+    "clients": f"mc alias set m http://h {ROW} {ROW}\nnet use h /user:bob {ROW}\n"
+    f"racadm -u root -p {ROW}\nsnmpwalk -v2c -c {ROW} h\nwandb: Appending key for h.io: {ROW}",
+    "a long line": f"(EngineCore pid=7) INFO 01-01 10:00:00 [core.py:1] api_key=\n{ROW}",
     "a passphrase": f"passphrase: {ROW} {ROW}",
 }
 
@@ -288,6 +309,7 @@ WORD_HOSTS = (
     "MASTER_ADDR=layer vllm serve --host layer --port 1",
     "srun: error: layer: task 0: Killed",
     "STEP 123.0 ON layer CANCELLED AT x",
+    "slurmstepd: error: *** JOB 123 ON layer CANCELLED AT x ***",
     "root@layer:~# ls",
     "[root@layer ~]# ls",
     "Could not resolve host: layer",

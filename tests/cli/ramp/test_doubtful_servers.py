@@ -317,6 +317,24 @@ def test_a_control_that_is_the_server_itself_shows_nothing(tmp_path: Path) -> No
             assert any("--control-url is the same" in one for one in found.document["not_shown"])
 
 
+def test_a_health_without_content(tmp_path: Path) -> None:
+    def health(handler: Handler) -> None:
+        handler.send_response(204)
+        handler.end_headers()
+
+    found = run(tmp_path, Stub(get={"/health": health}))
+    assert (found.code, found.document["not_shown"]) == (0, [])
+
+
+def test_an_answer_that_names_no_model(tmp_path: Path) -> None:
+    def answer(handler: Handler, number: int, body: dict[str, Any]) -> bool:
+        handler.event = lambda **fields: Handler.event(handler, **{**fields, "model": None})  # type: ignore[method-assign]
+        return said(handler, body, [*range(number, number + body["max_tokens"])])
+
+    found = run(tmp_path, Stub(answer=answer, every=True))
+    assert "the model by its name: it answers as none" in found.document["not_shown"]
+
+
 def test_a_health_that_fails_and_recovers_is_said(tmp_path: Path) -> None:
     asked = [0]
 

@@ -60,6 +60,17 @@ def test_signals(slow: Stub, tmp_path: Path, number: signal.Signals) -> None:
     partial(json.loads(running.json.read_text()))
 
 
+def test_signals_until_it_is_gone(slow: Stub, tmp_path: Path) -> None:
+    running = Ramp(tmp_path, slow.url, MODEL, *WORDS)
+    await_load(slow)
+    while running.process.poll() is None:
+        for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
+            running.signal(number)
+        time.sleep(0.002)
+    assert running.process.returncode == 130
+    partial(json.loads(running.json.read_text()))
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_while_the_archive_is_made(tmp_path: Path, number: signal.Signals) -> None:
     log = tmp_path / "server.log"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,6 +63,25 @@ def test_a_file_without_certificates_is_wrong_usage(server: Stub, tmp_path: Path
     (tmp_path / "ca.pem").write_text("nothing\n")
     found = ramp(tmp_path, server.url, MODEL, *WORDS, "--ca-file", tmp_path / "ca.pem")
     assert found.code == 2 and found.err.count("\n") == 1
+
+
+def test_the_environment_changes_nothing(server: Stub, ca_file: str, tmp_path: Path) -> None:
+    """No proxy is asked, and no key of a connection is written."""
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        url = f"http://127.0.0.1:{proxy.getsockname()[1]}"
+        names = ("http_proxy", "https_proxy", "all_proxy")
+        env = {name: url for one in names for name in (one, one.upper())}
+        env |= {"NO_PROXY": "", "no_proxy": "", "SSLKEYLOGFILE": str(tmp_path / "keys")}
+        with stub_server(Stub()) as plain:
+            for one in (server, plain):
+                found = ramp(tmp_path, one.url, MODEL, *WORDS, "--ca-file", ca_file, env=env)
+                assert found.code == 0, found.out
+                done = probe(one.url, "--ca-file", ca_file, **env)
+                assert done.returncode == 0, done.stdout
+        proxy.settimeout(0.1)
+        with pytest.raises(TimeoutError):
+            proxy.accept()
+    assert not (tmp_path / "keys").exists()
 
 
 def test_probe(server: Stub, ca_file: str) -> None:

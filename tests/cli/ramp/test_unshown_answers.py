@@ -70,6 +70,10 @@ UNSHOWN = {
         always(lambda count, prompt: [(10**9 + n, t) for n, t in words(count, prompt)]),
         "no vocabulary",
     ),
+    "a book in a token": (
+        always(lambda count, prompt: [(n, f" w{n}" * 9999) for n, _ in words(count, prompt)]),
+        "more text than its tokens",
+    ),
     "first token alone with text": (
         always(
             lambda count, prompt: [
