@@ -81,15 +81,13 @@ def ask_finders(name, path, target=None):
 
 
 def install_finder(via: str) -> None:
-    """Puts the finder in place where none is; not where HISPARSE_GUARD_MODE is ``off``.
-
-    The second way in does so again where something has taken it out since.
+    """Puts the finder in place, once a process; not where HISPARSE_GUARD_MODE is ``off``.
 
     Args:
         via: the way in, for the log: ``"sitecustomize"`` or ``"entry point"``.
     """
     global injected_via
-    if not (is_off() or any(isinstance(finder, PatchFinder) for finder in sys.meta_path)):
+    if not (injected_via or is_off()):
         injected_via = via
         sys.meta_path.insert(0, PatchFinder())
 
