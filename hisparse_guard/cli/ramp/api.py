@@ -70,7 +70,7 @@ def parse_json(data: bytes) -> Any:
         raise BadAnswer("wrong answer", f"not JSON ({type(error).__name__})") from None
 
 
-def printable(text: str, most: int = 300) -> str:
+def one_line(text: str, most: int = 300) -> str:
     """A server's words on one line, without control characters: those that nobody sees could part
     a secret."""
     words = "".join(c if c.isprintable() else " " for c in seen(text[: 4 * most]))
@@ -178,7 +178,7 @@ class Api:
             if _of_this_machine(error):
                 text = "this machine cannot open another connection (see ulimit -n)"
                 raise BadAnswer("not sent", text) from None
-            why = printable(str(error)) or type(error).__name__
+            why = one_line(str(error)) or type(error).__name__
             raise BadAnswer("connection", f"{type(error).__name__}: {why}") from None
 
     async def _read(
@@ -201,12 +201,12 @@ class Api:
             coding = response.headers.get("content-encoding", "identity").strip().lower()
             if coding not in ("", "identity"):
                 raise BadAnswer(
-                    "wrong answer", f"compressed ({printable(coding, 20)}), which was not asked for"
+                    "wrong answer", f"compressed ({one_line(coding, 20)}), which was not asked for"
                 )
             if (told := endpoint.cached(response.headers.items())) is not None:
                 raise BadAnswer(
                     "cached",
-                    f"answered from a cache ({printable(told, 100)}): give the address behind it",
+                    f"answered from a cache ({one_line(told, 100)}): give the address behind it",
                 )
             if started is not None:
                 if response.headers.get("trailer"):
@@ -231,4 +231,4 @@ def error_message(status: int, body: bytes) -> str:
         text = found if isinstance(found, str) else json.dumps(found)
     except (BadAnswer, RecursionError):
         text = body[:ERROR_BYTES].decode(errors="replace")
-    return f"HTTP {status}: {printable(text, 500) or 'empty answer'}"
+    return f"HTTP {status}: {one_line(text, 500) or 'empty answer'}"

@@ -20,8 +20,10 @@ from hisparse_guard.cli.masking.prose import Prose
 from hisparse_guard.cli.masking.scan import secrets_in
 from hisparse_guard.cli.output import plural, replace_file
 from hisparse_guard.cli.ramp.outputs import Outputs
-from hisparse_guard.cli.ramp.result import Result
 from hisparse_guard.cli.ramp.table import print_table
+from hisparse_guard.cli.ramp.verdict import Result
+from hisparse_guard.cli.report.files import evidence_files
+from hisparse_guard.cli.report.problems import Problem
 
 # Blanking what the scan found may let it see something else.
 SCANS = 3
@@ -109,9 +111,14 @@ def write_archive(
         NotWritten: a scan of the masked files still finds something.
     """
     contents = Contents(vault)
-    vault.names = None if wanted.keep_names else LocalNames(_hosts(result, wanted))
+    evidence = _evidence_files(contents, wanted)
+    vault.names = None if wanted.keep_names else LocalNames(_hosts(result, evidence))
     vault.allow(result.model)
-    _collect(contents, result, document, judged, wanted)
+    # Files first: what they show to be secret is blanked in all the others.
+    contents.given("deployment", wanted.deployment, files.deployment, "")
+    contents.given("evidence", evidence, files.evidence, ".jsonl")
+    contents.given("server-logs", wanted.server_logs, files.log, ".log")
+    _told(contents, result, document, judged)
     contents.blank()
     found = contents.scan()
     for _ in range(SCANS):
@@ -149,17 +156,13 @@ def write_archive(
     return f"archive: {path}\n{said}"
 
 
-def _collect(
+def _told(
     contents: Contents,
     result: Result,
     document: dict[str, Any],
     judged: dict[str, dict[str, Any]],
-    wanted: Outputs,
 ) -> None:
-    # Files first: what they show to be secret is blanked in all the others.
-    contents.given("deployment", wanted.deployment, files.deployment, "")
-    contents.given("evidence", _evidence_files(contents, wanted), files.evidence, ".jsonl")
-    contents.given("server-logs", wanted.server_logs, files.log, ".log")
+    """Adds what the ramp itself tells."""
     contents.document("ramp.json", document)
     table = io.StringIO()
     print_table(document, result.verdict, table)
@@ -176,33 +179,32 @@ def _collect(
         contents.document(f"{name}.json", found)
 
 
-def _inside(path: Path) -> list[Path]:
-    return sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]
-
-
 def _evidence_files(contents: Contents, wanted: Outputs) -> list[Path]:
-    found: list[Path] = []
-    for path in wanted.evidence:
-        inside = _inside(path)
-        if not inside:
-            contents.left_out.append("evidence: a folder without .jsonl files")
-        found += inside
+    """Those that `report` reads; what else was given is said to be left out."""
+    problems: list[Problem] = []
+    try:
+        found = evidence_files(wanted.evidence, problems)
+    except FileNotFoundError:
+        contents.left_out.append("evidence: what was given is no longer there")
+        return []
+    contents.left_out += [f"evidence: one that {problem.what}" for problem in problems]
+    if wanted.evidence and not found and not problems:
+        contents.left_out.append("evidence: what was given holds none")
     return found
 
 
-def _hosts(result: Result, wanted: Outputs) -> set[str]:
+def _hosts(result: Result, evidence: Iterable[Path]) -> set[str]:
     """Hosts by name: of the addresses, and of the evidence."""
     found = {
         urlsplit(url).hostname or ""
         for url in [result.base_url, *result.server.get("versions", {})]
     }
-    for path in wanted.evidence:
-        for file in _inside(path):
-            try:
-                text = files.read(file, files.MOST_EVIDENCE)
-            except LeftOut:
-                continue
-            found |= set(re.findall(r'"host": ?"([^"\\]{1,200})"', text))
+    for file in evidence:
+        try:
+            text = files.read(file, files.MOST_EVIDENCE)
+        except LeftOut:
+            continue
+        found |= set(re.findall(r'"host": ?"([^"\\]{1,200})"', text))
     return found - {"", "localhost"}
 
 

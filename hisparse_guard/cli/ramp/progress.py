@@ -10,7 +10,7 @@ from typing import TextIO
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from hisparse_guard.cli.ramp.result import LevelResult
+from hisparse_guard.cli.ramp.levels import LevelResult
 
 EVERY_S = 0.25
 
@@ -28,7 +28,7 @@ def state(level: LevelResult) -> str:
 
 
 class Quiet:
-    """Says nothing."""
+    """Says nothing: what there is to be said of a ramp."""
 
     def note(self, text: str) -> None: ...
 
@@ -39,7 +39,7 @@ class Quiet:
     def level_ended(self, level: LevelResult) -> None: ...
 
 
-class Live:
+class Live(Quiet):
     """A bar for each level. A terminal that is gone costs nothing."""
 
     def __init__(self, console: Console) -> None:
@@ -89,7 +89,7 @@ class Live:
 
 
 @contextlib.contextmanager
-def progress(stream: TextIO | None) -> Iterator[Live | Quiet]:
+def progress(stream: TextIO | None) -> Iterator[Quiet]:
     """Live on a terminal, quiet elsewhere."""
     console = Console(file=stream) if stream is not None else None
     if console is None or not console.is_terminal:

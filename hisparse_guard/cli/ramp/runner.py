@@ -6,20 +6,22 @@ import asyncio
 import contextlib
 import time
 from datetime import datetime, timezone
-from typing import Any, Protocol
+from typing import Any
 
 from hisparse_guard.cli import endpoint
 from hisparse_guard.cli.output import plural
 from hisparse_guard.cli.ramp import doubts
-from hisparse_guard.cli.ramp.api import BadAnswer, printable
+from hisparse_guard.cli.ramp.api import BadAnswer, one_line
 from hisparse_guard.cli.ramp.identity import Identity
 from hisparse_guard.cli.ramp.known import KnownAnswers, UnderLoad, control, no_control
+from hisparse_guard.cli.ramp.levels import LevelResult, Request
 from hisparse_guard.cli.ramp.load import Load
+from hisparse_guard.cli.ramp.progress import Quiet
 from hisparse_guard.cli.ramp.prompts import Conversations, Prompts, calibrated
-from hisparse_guard.cli.ramp.result import LevelResult, Request, Result
 from hisparse_guard.cli.ramp.server import Prompt, Server, Signs
 from hisparse_guard.cli.ramp.stream import Stream
 from hisparse_guard.cli.ramp.tasks import end
+from hisparse_guard.cli.ramp.verdict import Result
 
 CHECK_EVERY_S = 3.0
 # Bad checks in a row that make a dead engine.
@@ -30,13 +32,6 @@ PROBE_TOKENS = 8
 MOST_MODELS = 100
 # No request moved for so long: the engine is probed.
 STILL_S = 60.0
-
-
-class Progress(Protocol):
-    def note(self, text: str) -> None: ...
-    def level_started(self, level: LevelResult) -> None: ...
-    def changed(self, level: LevelResult) -> None: ...
-    def level_ended(self, level: LevelResult) -> None: ...
 
 
 class Ended(RuntimeError):
@@ -56,7 +51,7 @@ class Runner:
         load: Load,
         result: Result,
         *,
-        progress: Progress,
+        progress: Quiet,
         probe_timeout_s: float,
         control_server: Server | None = None,
         pool: list[int] | None = None,
@@ -144,7 +139,7 @@ class Runner:
         self.result.server = {
             "versions": {url: signs.version for url, signs in self._identity.first.items()},
             "started": {url: signs.started for url, signs in self._identity.first.items()},
-            "models": sorted(map(printable, models))[:MOST_MODELS],
+            "models": sorted(map(one_line, models))[:MOST_MODELS],
             "max_model_len": limit,
             "without_health": sorted(self._server.without_health),
         }
@@ -165,7 +160,7 @@ class Runner:
                 "the number of tokens (the stream carries no token ids; usage held against text)"
             )
         if dialect.model != self._server.model:
-            told = repr(printable(dialect.model)) if dialect.model else "none"
+            told = repr(one_line(dialect.model)) if dialect.model else "none"
             self.result.not_shown.append(f"the model by its name: it answers as {told}")
         if "ignore_eos" not in dialect.extras:
             self.result.not_shown.append("that answers can be held to a length (no ignore_eos)")

@@ -16,8 +16,8 @@ from hisparse_guard.cli.ramp.api import (
     Api,
     BadAnswer,
     error_message,
+    one_line,
     parse_json,
-    printable,
 )
 from hisparse_guard.cli.ramp.stream import Stream
 
@@ -167,7 +167,7 @@ class Server:
         return Signs(
             version,
             created if type(created) is int else None,
-            printable(root) if isinstance(root, str) else None,
+            one_line(root) if isinstance(root, str) else None,
             limit if type(limit) is int else None,
             started[0] if len(started) == 1 else None,
             sum(tokens) if tokens else None,
@@ -192,7 +192,7 @@ class Server:
         except BadAnswer:
             return None
         version = found.get("version") if isinstance(found, dict) else None
-        return printable(version, 100) if isinstance(version, str) else None
+        return one_line(version, 100) if isinstance(version, str) else None
 
     async def unhealthy(self) -> tuple[str, bool] | None:
         """None where every engine says it is healthy; else why not, and whether that is sure:
@@ -343,8 +343,8 @@ class Server:
             told = f"{found.output_tokens} tokens came, {tokens} were asked for"
             raise BadAnswer("long answer", told)
         if self.dialect.fingerprint and found.fingerprints != {self.dialect.fingerprint}:
-            told = printable(", ".join(sorted(found.fingerprints)) or "none", 100)
-            was = printable(self.dialect.fingerprint, 100)
+            told = one_line(", ".join(sorted(found.fingerprints)) or "none", 100)
+            was = one_line(self.dialect.fingerprint, 100)
             raise BadAnswer("wrong answer", f"another server's fingerprint: {told}, not {was}")
         if (self.dialect.one_id and len(found.ids) > 1) or len(found.fingerprints) > 1:
             raise BadAnswer("wrong answer", "one answer is put together from several (other ids)")
@@ -382,9 +382,9 @@ def told_state(body: bytes) -> str | None:
         elif value and name in ("error", "errors"):
             states.append("error")
         elif isinstance(value, (str, bool, int)) and name in _STATE_NAMES:
-            states.append(printable(str(value)).lower())
+            states.append(one_line(str(value)).lower())
     if not any(states) and body.strip() not in _EMPTY:
-        states = [printable(body.decode(errors="replace"), _MOST_STATE)]
+        states = [one_line(body.decode(errors="replace"), _MOST_STATE)]
     return next((one for one in states if one and one not in _GOOD_STATES), None)
 
 

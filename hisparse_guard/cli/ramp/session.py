@@ -12,16 +12,16 @@ from typing import Any
 from hisparse_guard import __version__
 from hisparse_guard.cli import endpoint
 from hisparse_guard.cli.masking import Vault
-from hisparse_guard.cli.ramp import judges, outputs
+from hisparse_guard.cli.ramp import outputs, triage_and_report
 from hisparse_guard.cli.ramp.api import Api, tls_context
 from hisparse_guard.cli.ramp.interrupts import EXIT, Interrupts
 from hisparse_guard.cli.ramp.load import Load
 from hisparse_guard.cli.ramp.outputs import Outputs
 from hisparse_guard.cli.ramp.progress import progress
-from hisparse_guard.cli.ramp.result import Result
 from hisparse_guard.cli.ramp.runner import Runner
 from hisparse_guard.cli.ramp.server import Server
 from hisparse_guard.cli.ramp.tasks import until_stopped
+from hisparse_guard.cli.ramp.verdict import Result
 
 
 class Session:
@@ -102,7 +102,7 @@ class Session:
         documents: dict[str, dict[str, Any]] = {}
         try:
             with self._interrupts.finishing():
-                documents = judges.judge(
+                documents = triage_and_report.judge(
                     self.result, self._wanted.server_logs, self._wanted.evidence
                 )
         except KeyboardInterrupt:

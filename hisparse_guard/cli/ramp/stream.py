@@ -7,7 +7,7 @@ import time
 from itertools import pairwise
 from typing import Any
 
-from hisparse_guard.cli.ramp.api import BadAnswer, parse_json, printable
+from hisparse_guard.cli.ramp.api import BadAnswer, one_line, parse_json
 
 GOOD_ENDS = ("length", "stop")
 # An answer of fewer tokens may well hold each token twice.
@@ -80,7 +80,7 @@ class Stream:
             self._error_event = True
         if not line.startswith(b"data:"):
             if line and line.partition(b":")[0] not in _FIELDS:
-                shown = printable(line[:80].decode(errors="replace"))
+                shown = one_line(line[:80].decode(errors="replace"))
                 raise BadAnswer("stream error", f"a line that is no event: {shown}")
             return
         data = line[5:].strip()
@@ -99,7 +99,7 @@ class Stream:
             said = event.get("error") or event
             if isinstance(said, dict):
                 said = said.get("message") or said
-            raise BadAnswer("stream error", f"error in the stream: {printable(str(said))}")
+            raise BadAnswer("stream error", f"error in the stream: {one_line(str(said))}")
         self._event(event)
 
     def _event(self, event: dict[str, Any]) -> None:
@@ -138,7 +138,7 @@ class Stream:
         if not all(type(one) is int and one >= 0 for one in ids):
             raise BadAnswer("stream error", "token ids of a wrong type")
         if (told := _complaint(choice) or _complaint(delta)) is not None:
-            raise BadAnswer("stream error", f"an error in a choice: {printable(str(told))}")
+            raise BadAnswer("stream error", f"an error in a choice: {one_line(str(told))}")
         if choice.get("index") not in (0, None):
             raise BadAnswer("stream error", "a choice that was not asked for")
         self._prompt(choice.get("prompt_token_ids"))
@@ -150,7 +150,7 @@ class Stream:
             self.parts.append((len(ids), text))
         finish = choice.get("finish_reason")
         if finish is not None:
-            end = printable(str(finish), 40)
+            end = one_line(str(finish), 40)
             if self.finish not in (None, end):
                 raise BadAnswer("stream error", f"two ends: {self.finish!r}, then {end!r}")
             self.finish = end
@@ -215,7 +215,7 @@ class Stream:
             raise BadAnswer("stream error", f"the server ended it as {self.finish!r}, after {got}")
         if model is not None and self.models != {model}:
             named = ", ".join(sorted(self.models)) or "none"
-            raise BadAnswer("wrong answer", f"answered as model {printable(named)}, not {model}")
+            raise BadAnswer("wrong answer", f"answered as model {one_line(named)}, not {model}")
         if not self.answer and not self.token_ids:
             raise BadAnswer("no text", "the stream ended well and held no text")
         if self.each_twice:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hisparse_guard.cli.ramp.result import LevelResult, Request, Result
+from hisparse_guard.cli.ramp.levels import LevelResult, Request
+from hisparse_guard.cli.ramp.verdict import Result
 
 FINE = {"health": None, "probe": None, "listed": True}
 DEAD = {"health": "http://127.0.0.1:8000/health answers 503", "probe": "it fails", "listed": False}

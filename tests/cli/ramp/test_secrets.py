@@ -18,6 +18,7 @@ from hisparse_guard.cli.ramp.archive import write_archive
 from hisparse_guard.cli.ramp.outputs import Outputs
 from tests.cli.ramp.results import level
 from tests.cli.ramp.results import result as made
+from tests.cli.report.samples import world
 
 # ruff: noqa: E501 - one place a line
 # A password of a person: neither long nor random.
@@ -388,3 +389,14 @@ def test_what_is_left_out_is_named(tmp_path: Path) -> None:
     held = archive(tmp_path, deployment=[tmp_path / "t.yaml", tmp_path / "bomb.yaml"])
     left = json.loads(held["x/record.json"])["left_out"]
     assert len(left) == 2 and left[0].startswith("deployment/1.yaml")
+
+
+def test_evidence_that_report_does_not_read_is_left_out(tmp_path: Path) -> None:
+    folder = tmp_path / "evidence"
+    world()[0].guarded().write(folder)
+    (folder / "hisparse-guard-alice-1.jsonl.gz").write_bytes(b"\x1f\x8b")
+    held = archive(tmp_path, evidence=[folder])
+    assert [name for name in held if "/evidence/" in name] == ["x/evidence/1.jsonl"]
+    assert json.loads(held["x/record.json"])["left_out"] == [
+        "evidence: one that is packed and was not read: unpack it"
+    ]

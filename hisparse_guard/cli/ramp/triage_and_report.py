@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hisparse_guard.cli.ramp.result import Judged, Result
+from hisparse_guard.cli.ramp.verdict import Judged, Result
 
 
 def triaged(logs: Sequence[Path]) -> tuple[int, dict[str, Any]]:

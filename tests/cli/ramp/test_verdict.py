@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hisparse_guard.cli.ramp.result import Judged, LevelResult, Request, Result, percentile
+from hisparse_guard.cli.ramp.levels import LevelResult, Request, percentile
+from hisparse_guard.cli.ramp.verdict import Judged, Result
 
 FINE = {"health": None, "probe": None, "listed": True}
 
