@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import tarfile
+from pathlib import Path
+
+from hisparse_guard.cli.masking import Vault
+from hisparse_guard.cli.ramp.archive import write_archive
 from hisparse_guard.cli.ramp.levels import LevelResult, Request
+from hisparse_guard.cli.ramp.outputs import Outputs
 from hisparse_guard.cli.ramp.verdict import Result
 
 FINE = {"health": None, "probe": None, "listed": True}
@@ -65,3 +71,18 @@ def passed() -> Result:
 def failed() -> Result:
     """The published one's last level: 9 done, 23 failed."""
     return result(level(0, 1, 8, 8), level(1, 16, 32, 9), dead=True)
+
+
+def archive(folder: Path, **given: list[Path]) -> dict[str, str]:
+    """Every file of an archive of a ramp with these files."""
+    ramp = result(level(0, 1, 2, 2))
+    path = folder / "x.tar.gz"
+    wanted = Outputs(archive=path, **given)  # type: ignore[arg-type]
+    write_archive(path, ramp, ramp.to_json(), {}, wanted, Vault())
+    with tarfile.open(path) as tar:
+        found = {}
+        for member in tar:
+            file = tar.extractfile(member)
+            assert file is not None
+            found[member.name] = file.read().decode()
+    return found

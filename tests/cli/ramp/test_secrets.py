@@ -7,18 +7,12 @@ import bz2
 import gzip
 import json
 import lzma
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from hisparse_guard.cli.masking import Vault
-from hisparse_guard.cli.ramp.archive import write_archive
-from hisparse_guard.cli.ramp.outputs import Outputs
-from tests.cli.ramp.results import level
-from tests.cli.ramp.results import result as made
-from tests.cli.report.samples import world
+from tests.cli.ramp.results import archive
 
 # ruff: noqa: E501 - one place a line
 # A password of a person: neither long nor random.
@@ -221,21 +215,6 @@ LOGS: dict[str, str] = {
 }
 
 
-def archive(folder: Path, **given: list[Path]) -> dict[str, str]:
-    """Every file of an archive of a ramp with these files."""
-    result = made(level(0, 1, 2, 2))
-    path = folder / "x.tar.gz"
-    wanted = Outputs(archive=path, **given)  # type: ignore[arg-type]
-    write_archive(path, result, result.to_json(), {}, wanted, Vault())
-    with tarfile.open(path) as tar:
-        found = {}
-        for member in tar:
-            file = tar.extractfile(member)
-            assert file is not None
-            found[member.name] = file.read().decode()
-    return found
-
-
 def assert_none(held: dict[str, str]) -> None:
     half = base64.b64encode(b"MARK").decode()[:4]
     for name, text in held.items():
@@ -339,16 +318,6 @@ def test_an_ordinary_word_that_is_named_once_is_blanked_everywhere(
     assert "*** was refused" in held["x/server-logs/2.log"]
 
 
-def test_a_log_that_is_cut_off_or_none(tmp_path: Path) -> None:
-    packed = gzip.compress(f"INFO started\nINFO token={S}\n".encode() * 2000)
-    (tmp_path / "a.log").write_bytes(packed[:-200])
-    (tmp_path / "b.log").write_bytes(bytes(range(128, 256)) * 99)
-    held = archive(tmp_path, server_logs=[tmp_path / "a.log", tmp_path / "b.log"])
-    left = json.loads(held["x/record.json"])["left_out"]
-    assert "reading stopped early" in left[0] and left[1] == "server-logs/2.log: no text"
-    assert "INFO started" in held["x/server-logs/1.log"]
-
-
 def test_the_environment_by_names_and_shapes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -375,28 +344,3 @@ def test_no_paths_users_hosts_nor_hashes(tmp_path: Path) -> None:
     for word in ("annabel", "gpu-7", "10.1.2.3", "fe80", "/opt/venv", str(tmp_path), "sha256"):
         assert word not in text
     assert "vllm/v1/engine/core.py:12" in text
-
-
-def test_what_is_left_out_is_named(tmp_path: Path) -> None:
-    (tmp_path / "t.yaml").write_text("a: {{ .Values.x }}\n  b: [\n")
-    (tmp_path / "bomb.yaml").write_text(
-        "a: &a [x,x,x,x,x,x,x,x,x]\n"
-        + "".join(
-            f"{new}: &{new} [{','.join(['*' + old] * 9)}]\n"
-            for old, new in zip("abcdefgh", "bcdefghi", strict=True)
-        )
-    )
-    held = archive(tmp_path, deployment=[tmp_path / "t.yaml", tmp_path / "bomb.yaml"])
-    left = json.loads(held["x/record.json"])["left_out"]
-    assert len(left) == 2 and left[0].startswith("deployment/1.yaml")
-
-
-def test_evidence_that_report_does_not_read_is_left_out(tmp_path: Path) -> None:
-    folder = tmp_path / "evidence"
-    world()[0].guarded().write(folder)
-    (folder / "hisparse-guard-alice-1.jsonl.gz").write_bytes(b"\x1f\x8b")
-    held = archive(tmp_path, evidence=[folder])
-    assert [name for name in held if "/evidence/" in name] == ["x/evidence/1.jsonl"]
-    assert json.loads(held["x/record.json"])["left_out"] == [
-        "evidence: one that is packed and was not read: unpack it"
-    ]
