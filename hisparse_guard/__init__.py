@@ -80,16 +80,21 @@ def ask_finders(name, path, target=None):
             yield spec
 
 
+_finder = PatchFinder()
+
+
 def install_finder(via: str) -> None:
-    """Puts the finder in place, once a process; not where HISPARSE_GUARD_MODE is ``off``.
+    """Puts the finder in place; not where HISPARSE_GUARD_MODE is ``off``.
+
+    The second way in does so again where the image's own start has taken it out.
 
     Args:
         via: the way in, for the log: ``"sitecustomize"`` or ``"entry point"``.
     """
     global injected_via
-    if not (injected_via or is_off()):
+    if not (is_off() or _finder in sys.meta_path):
         injected_via = via
-        sys.meta_path.insert(0, PatchFinder())
+        sys.meta_path.insert(0, _finder)
 
 
 def is_off() -> bool:

@@ -103,3 +103,15 @@ def test_where_nothing_is_to_be_changed(
     done = python(code, [bundles["zip"], image], interpreter=bare)
     assert done.stdout.splitlines()[-1] == "['mnnvl', 'mnnvl']", done
     assert "trtllm" not in done.stdout, done
+
+
+def test_a_finder_that_was_taken_out_comes_back_with_the_plugin(
+    bundles: dict[str, Path], bare: Path, tmp_path: Path
+) -> None:
+    """Import hooks of the image may be cleared by its own start: modules that are imported after
+    vLLM has loaded its plugins are patched all the same."""
+    image = hisparse_folder(tmp_path / "image")
+    taken_out = "sys.meta_path[:] = [f for f in sys.meta_path if type(f).__name__ != 'PatchFinder']"
+    done = python(LOOK + taken_out + "\nregister()\nprint(backend())", [bundles["zip"], image],
+                  interpreter=bare)  # fmt: skip
+    assert done.stdout == "trtllm\n", done
