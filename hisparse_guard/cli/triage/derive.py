@@ -153,7 +153,7 @@ def _workspaces(run: Run, vouched: Set[str]) -> set[str]:
         found = [place for name in names if name in run.seen for place in run.seen[name].places]
         return [place.order for place in found if end is None or place.order < end]
 
-    mnnvl = orders("workspace_mnnvl", "guard_verified_mnnvl")
+    mnnvl = orders("workspace_mnnvl", "guard_says_mnnvl")
     trtllm = orders("workspace_trtllm", "guard_verified_trtllm")
     if not mnnvl and not trtllm:
         mnnvl = [0] if "workspace_mnnvl" in vouched else []

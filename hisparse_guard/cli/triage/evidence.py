@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hisparse_guard.cli.report.report import Report, Result
 
 _SAY_WORKSPACE = frozenset(
-    {"workspace_mnnvl", "workspace_trtllm", "guard_verified_trtllm", "guard_verified_mnnvl"}
+    {"workspace_mnnvl", "workspace_trtllm", "guard_verified_trtllm", "guard_says_mnnvl"}
 )
 
 

@@ -145,8 +145,9 @@ class Workspace(NamedTuple):
     """A FlashInfer all-reduce workspace came, went, or did not come.
 
     Attributes:
-        state: ``made``, ``verified`` (a getter gave it out and it is as expected), ``failed`` or
-            ``destroyed`` (every workspace of the process).
+        state: ``made`` (with a `kind`: a getter gave it out and it is not as expected),
+            ``verified`` (a getter gave it out and it is), ``failed`` or ``destroyed`` (every
+            workspace of the process).
         backend, expected: what it has, and what was decided.
         kind: the getter that gave it out, ``primary`` or ``quant``; None when seen at creation.
         error, serves: why it failed, and what serves instead.

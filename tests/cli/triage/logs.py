@@ -5,7 +5,11 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
+
+from hisparse_guard.runtime.telemetry import events, messages
+from hisparse_guard.runtime.telemetry.log import PREFIX
 
 DATA = Path(__file__).parents[2] / "data" / "logs"
 
@@ -178,10 +182,27 @@ def shm_wait(times: int = 3) -> str:
 
 
 def armed(rank: int, pid: int = 703) -> str:
-    return line(
-        f"Worker_TP{rank} pid={pid + rank}",
-        "hisparse-guard: armed (guard 0.1.0, vLLM 0.33.0, FlashInfer 0.7.2.post1, build class "
-        "unguarded, mode enforce, by sitecustomize)",
-        at="22:05:00",
-        file="arm.py:10",
+    """By the guard's own words, as all that it says here."""
+    settings = {"mode": "enforce", "backend": "auto"}
+    versions = ("0.2.0", "0.33.0", "0.7.2.post1", "3.12.3", "unguarded")
+    event = events.Armed("sitecustomize", *versions, 1, "vllm", settings, {}, "races")
+    _, said = messages.armed(event, rank, 4)
+    return _guard(said, rank, pid, "22:05:00")
+
+
+def guard_workspace(
+    state: str, backend: str, expected: str = "trtllm", mode: str = "enforce", rank: int = 0
+) -> str:
+    """What the guard says of a workspace that a getter gave out."""
+    event = events.Workspace(
+        state, backend, expected, "primary", rank, 4, None, True, None, mode=mode, creation=1
     )
+    told = messages.workspace(event)
+    assert told is not None
+    level, said = told
+    return _guard(said, rank, 703, "22:10:16", logging.getLevelName(level))
+
+
+def _guard(said: str, rank: int, pid: int, at: str, level: str = "INFO") -> str:
+    who = f"Worker_TP{rank} pid={pid + rank}"
+    return line(who, PREFIX + said, level, at=at, file="log.py:10")
