@@ -74,6 +74,11 @@ def in_front(environment: Mapping[str, str]) -> dict[str, str]:
     entry = str(path_entry())
     if os.pathsep in entry:
         raise ValueError(f"{entry} cannot stand on PYTHONPATH: it holds a {os.pathsep!r}")
+    return put_in_front(entry, environment)
+
+
+def put_in_front(entry: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """`environment` with `entry` in front of whatever PYTHONPATH holds."""
     behind = environment.get("PYTHONPATH", "")
     if behind.partition(os.pathsep)[0] == entry:
         return dict(environment)

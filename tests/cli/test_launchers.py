@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from hisparse_guard.cli.launchers import follow
+from tests.startup.sandbox import ROOT
 
 ENVIRONMENT = {"PATH": os.environ["PATH"], "PYTHONPATH": "/guard"}
 SERVER = f"exec {sys.executable} -m vllm"
@@ -326,3 +328,15 @@ def test_modules_that_change_nothing_are_followed(tmp_path: Path) -> None:
     (tmp_path / "own" / "names.py").write_text(text)
     started = follow([sys.executable, str(script)], ENVIRONMENT)
     assert (started.unknown, started.first) == (None, str(tmp_path))
+
+
+@pytest.mark.parametrize("path", ["", ":/other", "/other::/third", "/other:/other"])
+def test_run_is_followed_to_the_path_that_it_passes_on(path: str) -> None:
+    command = [sys.executable, "-m", "hisparse_guard", "run", "--no-check", "--", sys.executable]
+    environment = {**os.environ, "PYTHONPATH": path}
+    look = ["-c", "import os; print(os.environ['PYTHONPATH'])"]
+    done = subprocess.run(
+        [*command, *look], env=environment, cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    started = follow([*command, "-m", "vllm"], environment)
+    assert started.environment["PYTHONPATH"] == done.stdout.strip()

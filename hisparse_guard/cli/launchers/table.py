@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hisparse_guard.cli import installation
 from hisparse_guard.cli.launchers import programs
 from hisparse_guard.cli.launchers.effects import VARIABLES
 from hisparse_guard.cli.launchers.shell import EXPORTING, Shell
@@ -233,7 +234,7 @@ def guard_run(way: Way, before: list[str], words: list[str]) -> None:
     if done.returncode or not entry:
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
         raise CannotTell(f"hisparse-guard does not run there: {last}")
-    _put_in_front(way, entry)
+    way.environment = installation.put_in_front(entry, way.environment)
     way.words = rest
 
 
