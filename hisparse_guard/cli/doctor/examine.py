@@ -206,7 +206,7 @@ def _patches(folders: Sequence[str], plugins: Sequence[str]) -> tuple[Finding, .
         from hisparse_guard.cli.doctor.rebinding import rebindings
         from hisparse_guard.runtime.patches import PATCHES
     except ImportError as error:
-        text = f"what the guard patches cannot be gone through: {error}; use doctor of a bundle"
+        text = f"what the guard patches cannot be checked: {error}; run the doctor of a bundle"
         return (Finding("unknown", "patches", text),)
     return (
         *check_patches(folders, PATCHES),

@@ -130,7 +130,7 @@ def check_patches(folders: Sequence[str], patches: Sequence[Any]) -> Iterator[Fi
                 yield Finding("unknown", "patches", text)
         elif best.state != "absent":
             level: Any = "fix" if best.state == "unfit" else "unknown"
-            yield Finding(level, "patches", f"{best.text}: the guard does not know it so")
+            yield Finding(level, "patches", f"{best.text}: the guard does not know this form of it")
         elif patch.needed:
             yield Finding("fix", "patches", f"{best.text}: there the guard cannot act")
         else:

@@ -10,7 +10,7 @@ from hisparse_guard.cli.doctor.model import BACKEND, Facts, Finding, Verdict
 WHY = {
     "unguarded": "this vLLM has HiSparse and no rule for it",
     "leaky": "this vLLM's rule for HiSparse is lost when the workspace is made late",
-    "fixed": "this vLLM passes on what init resolved, but not from every caller",
+    "fixed": "this vLLM keeps the backend resolved at init, but not for every caller",
 }
 
 

@@ -84,7 +84,8 @@ class Identity:
                     continue
                 if after is None:
                     noun = _NOUNS.get(name, name)
-                    return f"another server answers, or a sick one: it no longer tells its {noun}"
+                    what = "another server answers, or this one is no longer well"
+                    return f"{what}: it no longer tells its {noun}"
                 if before != after:
                     return f"another server answers: {text} ({before} to {after})"
         return None
@@ -121,7 +122,8 @@ class Identity:
         if sum(rises) >= tokens:
             return [], not_shown
         told = f"/metrics counts {max(sum(rises), 0):g} of its {tokens} tokens"
-        return [f"that the load was on the servers that were looked at ({told})"], not_shown
+        what = "that the load reached the servers of --base-url and --engine-url"
+        return [f"{what} ({told})"], not_shown
 
 
 def _is_clock(one: int | None, two: int | None) -> bool:

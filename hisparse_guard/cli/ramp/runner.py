@@ -157,7 +157,8 @@ class Runner:
         self.result.not_shown += self._known.not_shown
         if not dialect.counted:
             self.result.not_shown.append(
-                "the number of tokens (the stream carries no token ids; usage held against text)"
+                "the number of tokens (the stream carries no token ids: it is counted from usage "
+                "and checked against the length of the text)"
             )
         if dialect.model != self._server.model:
             told = repr(one_line(dialect.model)) if dialect.model else "none"

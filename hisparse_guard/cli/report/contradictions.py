@@ -229,14 +229,14 @@ class _Lines:
                 self.doubts.append("a workspace was verified, and which getter gave it out is not")
             as_expected = event.backend == event.expected != MNNVL
             if event.kind is not None and as_expected != (event.state == "verified"):
-                self.doubts.append("a getter's workspace is not in the state that it is said to be")
+                self.doubts.append("a getter's workspace: its state does not fit its backend")
             if event.backend is None:
                 self.doubts.append(f"a workspace was {event.state} and its backend is not known")
         # Every release gives the group to the getters and to what makes a workspace.
         if event.state != "destroyed" and None in (event.group_rank, event.group_size):
             self.doubts.append("a workspace whose process group is not named")
         if (event.creation is None) != self._first_guard:
-            self.doubts.append("its workspaces are not numbered as its version of the guard does")
+            self.doubts.append("its version of the guard numbers workspaces in another way")
         if event.creation is not None:
             self._numbered_workspace(event, event.creation, first)
 
@@ -249,7 +249,7 @@ class _Lines:
                 f"a workspace of backend {event.expected} was expected, as no decision says"
             )
         if event.kind is not None and not event.hisparse:
-            self.doubts.append("what a getter gave out has a line, and HiSparse was not seen")
+            self.doubts.append("a getter's workspace was recorded without HiSparse being seen")
         # Before the guard was there (an entry point is late), the resolver may have been asked.
         late = self._armed is None or self._armed.how == "entry point" or event.creation == 0
         if event.kind == "primary" and not self._targets and not late:

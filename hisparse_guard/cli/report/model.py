@@ -189,7 +189,7 @@ def process_of(found: ProcessRecords, misses: list[Miss]) -> Process:
     times = [found.start, *(envelope.ts for envelope, _ in found.records)]
     process.clock_set_back = times != sorted(times) or found.first_ts < found.start
     if process.clock_set_back:
-        process.doubts.append("its clock was set back: its times do not tell its run from others")
+        process.doubts.append("its clock was set back, so its times do not tell which run it is of")
     # The guard counts all that is distinct, and drops misses and errors only.
     if not process.ended and len(found.misses) + len(found.records) >= MOST_DISTINCT:
         process.doubts.append(

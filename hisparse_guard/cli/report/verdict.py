@@ -111,7 +111,8 @@ def _incomplete(server: Server) -> list[Finding]:
         found.append(("unproven", f"{what}{reported} are in the worlds that are here"))
     if server.idle:
         what = (
-            "saw HiSparse and started none of the workers that are here; its own may be unguarded"
+            "saw HiSparse and started none of the workers that are here; workers that it started "
+            "elsewhere may be unguarded"
         )
         found.append(("unproven", f"{ranks(server.idle)}: {what}"))
     models = sorted({process.model for process in server.workers if process.model})
@@ -178,7 +179,7 @@ def _advice(verdict: Verdict, server: Server) -> str | None:
     if verdict != "unproven":
         return None
     if any(process.doubts or process.errors for process in server.processes):
-        return "look at what is said above of the evidence and the errors, and look again"
+        return "resolve what is said above of the evidence and the errors, then run `report` again"
     if any(process.mode == "strict" for process in workers):
         return f"unset {ENV_BACKEND} and HISPARSE_GUARD_MULTINODE, and restart"
     if len({process.environment.get(ENV_BACKEND) for process in workers}) > 1:

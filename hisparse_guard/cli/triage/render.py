@@ -174,7 +174,7 @@ def _run(result: Triage, judged: Judged) -> list[str]:
     for finding in [*judged.findings, *judged.notices]:
         out += _finding(finding)
     if run.troubles:
-        out.append(f"  Trouble ({run.trouble_count} records; in a storm not all are counted)")
+        out.append(f"  Trouble ({run.trouble_count} records; of many alike not all are counted)")
         out += [f"    {_line(one.place, one.what)}" for one in run.troubles[:12]]
     for why, count in run.excused.items():
         out.append(f"  {plural(count, 'error')} that say nothing against the server: {why}")

@@ -97,7 +97,7 @@ def _without_heads(run: Run, findings: Sequence[Finding]) -> tuple[str, list[str
     if not findings and run.first_trouble() is None:
         return INCONCLUSIVE, [why]
     named = ", ".join(one.fault.id for one in findings if one.follows_from is None)
-    return UNKNOWN, [why, f"taken at their word they show: {named}"] if named else [why]
+    return UNKNOWN, [why, f"if they are true, they show: {named}"] if named else [why]
 
 
 def _unnamed(run: Run, symptoms: Sequence[str]) -> tuple[str, list[str]]:
@@ -128,10 +128,10 @@ def _unnamed(run: Run, symptoms: Sequence[str]) -> tuple[str, list[str]]:
         missing.append("it was told to stop; that it stopped is not shown")
     alive = run.last_answer.order if run.last_answer else 0
     if run.elsewhere and run.elsewhere[-1].order > alive:
-        missing.append("no sign of life after what the node says of a process")
+        missing.append("no sign of life after a line of the kernel or systemd about a process")
     if (behind := run.behind) is not None and run.shutdown_done is None:
         missing.append(
-            f"line {behind.number} stands behind the server's last one, and triage does not "
+            f"line {behind.number} comes after the server's last one, and triage does not "
             f"know it: {behind.text[:160]}"
         )
     if missing:
@@ -185,7 +185,9 @@ def _doubts(run: Run, when: When, names: set[str]) -> list[str]:
     if dps and not set.intersection(*dps):
         doubts.append("its signs come from different data-parallel ranks")
     if any(not sign.own for sign in signs):
-        doubts.append("the kernel names a process that this log does not show to be the server's")
+        doubts.append(
+            "the Linux kernel names a process that this log does not show as the server's"
+        )
     places = [run.seen[name].places[0].order for name in when.order if name in run.seen]
     if places != sorted(places):
         doubts.append("its signs do not come in the order of this fault")
@@ -240,7 +242,9 @@ def _circumstances(run: Run, names: set[str], findings: Sequence[Finding]) -> li
         of = victim(at.text)
         if of is not None:
             which = of.name if of.pid is None else f"{of.name}, process id {of.pid}"
-            found.append(f"line {at.number}: the node speaks of another program ({which})")
+            found.append(
+                f"line {at.number} is of the kernel or systemd, about another program ({which})"
+            )
     if "kernel_waits" in names and any("mnnvl" in one.fault.id for one in findings):
         found.append(
             "the guard's evidence says kernel class `waits`: FlashInfer's kernel waits for all "

@@ -62,7 +62,7 @@ def test_a_sitecustomize_in_front_that_does_not_hand_on(
     assert said(result, "way in").startswith("note: by vLLM's plugin loading only")
     # The right way round it shadows the other one, and runs it.
     result = doctor(bundle, other, tree)
-    assert f"it shadows {other}/sitecustomize.py, and hands on" in said(result, "sitecustomize")
+    assert f"it shadows {other}/sitecustomize.py, and runs it" in said(result, "sitecustomize")
 
 
 def test_no_sitecustomize_on_the_path(bundle: Path, tree: Path, tmp_path: Path) -> None:

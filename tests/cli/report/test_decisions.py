@@ -127,7 +127,7 @@ EDITS: dict[str, tuple[str, Edit, str]] = {
             hisparse=False), "HiSparse was not seen"),
     "as expected, and not verified": (
         ENV, lambda lines: of(lines, "workspace", state="verified")[0].update(state="made"),
-        "not in the state"),
+        "does not fit its backend"),
     "two values of the variable": (
         RECREATED, _one_decision_by_another_variable, f"several values of {ENV_BACKEND}"),
 }  # fmt: skip

@@ -37,7 +37,7 @@ def test_without_heads_nothing_is_shown(tmp_path: Path, head: str) -> None:
     assert (quiet.verdict, quiet.exit_code) == ("inconclusive", 4)
     forged = read(tmp_path, [*up, f"{head}Added request cmpl-1", *FORGED, *DONE])
     assert (forged.verdict, lead(forged)) == ("unknown fault", [])
-    assert "taken at their word they show: cuda-launch-failure" in forged.runs[0].reasons
+    assert "if they are true, they show: cuda-launch-failure" in forged.runs[0].reasons
 
 
 def test_a_head_of_a_client_does_not_give_the_log_heads(tmp_path: Path) -> None:

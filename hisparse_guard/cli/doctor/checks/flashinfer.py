@@ -41,7 +41,7 @@ def flashinfer(facts: Facts) -> Iterator[Finding]:
         "kernel",
         f"{KERNEL} cannot be had: {why}; without it the workspace fails and vLLM goes on "
         "without FlashInfer's all-reduce: install flashinfer-jit-cache of FlashInfer's own "
-        "version, or carry a filled cache",
+        "version, or mount a filled FlashInfer cache",
     )
 
 

@@ -44,7 +44,7 @@ def variables(facts: Facts) -> Iterator[Finding]:
         text = f"{backend!r} is not valid: use one of {', '.join(BACKENDS)}"
         yield Finding("fix", BACKEND, text)
     elif backend == "mnnvl":
-        text = "mnnvl is obeyed by the guard, and races under HiSparse: unset it"
+        text = "mnnvl overrides the guard, and races under HiSparse: unset it"
         yield Finding("fix" if facts.concerned else "note", BACKEND, text)
     elif backend is not None:
         yield Finding("ok", BACKEND, backend)

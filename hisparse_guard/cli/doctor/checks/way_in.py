@@ -92,9 +92,9 @@ def sitecustomize(facts: Facts) -> Iterator[Finding]:
     if seen["planted"]:
         text = f"the guard's, {ours}"
         if before:
-            text += f"; {before[0]} is in front of it and hands on"
+            text += f"; {before[0]} runs first, then runs the guard's"
         if behind:
-            text += f"; it shadows {', '.join(behind)}, and hands on"
+            text += f"; it shadows {', '.join(behind)}, and runs it"
         yield Finding("ok", "sitecustomize", text)
     elif before:
         harmless = _plugin_is_loaded(facts) or facts.settings.mode == "off"
