@@ -24,12 +24,13 @@ from hisparse_guard.cli.doctor.checks.vllm import build, patches, signs, vllm
 from hisparse_guard.cli.doctor.checks.way_in import check_way_in, sitecustomize, to_inject, way_in
 from hisparse_guard.cli.doctor.checks.wrapt import wrapt
 from hisparse_guard.cli.doctor.jit_cache import jit_cache
-from hisparse_guard.cli.doctor.model import BACKEND, Examination, Facts, Finding, Verdict
+from hisparse_guard.cli.doctor.model import Examination, Facts, Finding, Verdict
 from hisparse_guard.cli.doctor.obeys import obeys_variable
 from hisparse_guard.cli.doctor.signs import NO_FILE, code_files, read_signs
 from hisparse_guard.cli.doctor.verdict import judge
 from hisparse_guard.cli.launchers import NoSuchProgram, Started, follow
 from hisparse_guard.runtime.settings import read_settings
+from hisparse_guard.runtime.state import ENV_BACKEND
 from hisparse_guard.runtime.telemetry.build_class import Build, build_class
 from hisparse_guard.runtime.telemetry.build_class import kernel_class as read_kernel
 
@@ -166,7 +167,7 @@ def _read(started: Started, seen: Mapping[str, Any]) -> Facts:
         plugin_signs=read_signs(_plugin_folders(seen)),
         start_signs=read_signs(seen["at_start"], guard=False),
         patches=_patches(folders, [*_plugin_folders(seen), *seen["at_start"]]),
-        obeys_variable=started.environment.get(BACKEND) == "trtllm"
+        obeys_variable=started.environment.get(ENV_BACKEND) == "trtllm"
         and obeys_variable(folders, _plugin_folders(seen)),
     )
     if facts.build is not None and facts.build.label == "fixed":

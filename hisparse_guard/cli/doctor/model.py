@@ -16,7 +16,6 @@ from hisparse_guard.runtime.telemetry.build_class import Build, Kernel
 Level = Literal["ok", "note", "unknown", "fix"]
 Advice = Literal["needed", "not needed", "not able", "cannot tell"]
 
-BACKEND = "VLLM_FLASHINFER_ALLREDUCE_BACKEND"
 HISPARSE_BUILDS = ("unguarded", "leaky", "fixed")
 
 

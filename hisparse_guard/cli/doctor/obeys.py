@@ -7,8 +7,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from hisparse_guard.cli.doctor.model import BACKEND
 from hisparse_guard.cli.doctor.signs import code_files
+from hisparse_guard.runtime.state import ENV_BACKEND
 from hisparse_guard.runtime.telemetry.build_class import (
     ALL_REDUCE,
     RESOLVER,
@@ -17,7 +17,7 @@ from hisparse_guard.runtime.telemetry.build_class import (
 )
 
 # As text: who sets it, but for code that sets it to trtllm.
-_NAMED = re.compile(rf"[\"']{BACKEND}[\"'](?!\]\s*=\s*[\"']trtllm[\"'])".encode())
+_NAMED = re.compile(rf"[\"']{ENV_BACKEND}[\"'](?!\]\s*=\s*[\"']trtllm[\"'])".encode())
 _ANSWERS = ("return backend", "return (backend, False)")
 
 
@@ -40,7 +40,7 @@ def _answers_it_first(resolver: ast.FunctionDef) -> bool:
         return False
     taken, test = body[:2]
     return (
-        ast.unparse(taken) == f"backend = envs.{BACKEND}"
+        ast.unparse(taken) == f"backend = envs.{ENV_BACKEND}"
         and isinstance(test, ast.If)
         and ast.unparse(test.test) == "backend != 'auto'"
         and all(ast.unparse(node).startswith("logger.") for node in test.body[:-1])
@@ -50,18 +50,20 @@ def _answers_it_first(resolver: ast.FunctionDef) -> bool:
 
 def _reads_it(envs: ast.Module) -> bool:
     """Whether the table of variables reads it, once, from the environment."""
-    constants = [n for n in ast.walk(envs) if isinstance(n, ast.Constant) and n.value == BACKEND]
+    constants = [
+        n for n in ast.walk(envs) if isinstance(n, ast.Constant) and n.value == ENV_BACKEND
+    ]
     entries = [
         value
         for table in ast.walk(envs)
         if isinstance(table, ast.Dict)
         for key, value in zip(table.keys, table.values, strict=True)
-        if isinstance(key, ast.Constant) and key.value == BACKEND
+        if isinstance(key, ast.Constant) and key.value == ENV_BACKEND
     ]
     return (
         len(constants) == 2
         and len(entries) == 1
-        and ast.unparse(entries[0]).startswith(f"env_with_choices('{BACKEND}', ")
+        and ast.unparse(entries[0]).startswith(f"env_with_choices('{ENV_BACKEND}', ")
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from hisparse_guard.cli.doctor.model import Finding
 from hisparse_guard.runtime.decision import parse_answer
+from hisparse_guard.runtime.state import ENV_BACKEND
 from hisparse_guard.runtime.telemetry.build_class import RESOLVER, module_source
 
 State = Literal["ok", "absent", "unfit", "unknown"]
@@ -23,7 +24,6 @@ _PLAIN_DECORATORS = {
     *("contextlib.contextmanager", "functools.wraps", "torch.no_grad", "torch.inference_mode"),
 }
 # The one variable of vLLM's whose choices are known.
-_VARIABLE = "VLLM_FLASHINFER_ALLREDUCE_BACKEND"
 _DEPTH = 4
 _ORDER: tuple[State, ...] = ("ok", "unknown", "unfit", "absent")
 
@@ -201,7 +201,7 @@ def _backends(value: ast.expr | None, own: list[ast.AST]) -> Iterator[Any]:
     for found in _values(value, own, ast.Attribute):
         if not isinstance(found, ast.AST):
             yield found
-        elif ast.unparse(found) in (f"envs.{_VARIABLE}", f"vllm.envs.{_VARIABLE}"):
+        elif ast.unparse(found) in (f"envs.{ENV_BACKEND}", f"vllm.envs.{ENV_BACKEND}"):
             yield "mnnvl"
         else:
             raise Unreadable(f"it returns {ast.unparse(found)}")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hisparse_guard.cli.doctor.checks.way_in import way_in
-from hisparse_guard.cli.doctor.model import BACKEND, Facts, Finding, Verdict
+from hisparse_guard.cli.doctor.model import Facts, Finding, Verdict
+from hisparse_guard.runtime.state import ENV_BACKEND
 
 WHY = {
     "unguarded": "this vLLM has HiSparse and no rule for it",
@@ -55,9 +56,9 @@ def _nothing_to_guard(facts: Facts) -> str | None:
             "every caller in this vLLM passes the backend that init resolved, so nothing is left "
             "open, and the guard can go"
         )
-    if facts.environment.get(BACKEND) == "trtllm" and facts.obeys_variable:
+    if facts.environment.get(ENV_BACKEND) == "trtllm" and facts.obeys_variable:
         return (
-            f"{BACKEND}=trtllm is set, which vLLM obeys on one node; a group over nodes "
+            f"{ENV_BACKEND}=trtllm is set, which vLLM obeys on one node; a group over nodes "
             "fails to start with it"
         )
     return None

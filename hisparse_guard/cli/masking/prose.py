@@ -22,6 +22,7 @@ from hisparse_guard.cli.masking.text import (
     name_of_value,
 )
 from hisparse_guard.cli.masking.vault import Vault
+from hisparse_guard.cli.triage.wrapping import MESSAGE_KEYS
 
 _URL = re.compile(r"\b([a-z][a-z0-9+.-]{1,15}://)([^\s\"'<>\\]+)", re.I)
 _QUERY = re.compile(r"(?<=[?&#])([\w.\[\]-]{1,60})=([^\s&\"'<>#\\]+)")
@@ -58,8 +59,7 @@ _SIDE_BY_SIDE = re.compile(r"\*\*\*(?:[^\w\s'\",:=|(){}\[\]<>]?\*\*\*)+")
 _BEGIN, _END = re.compile(r"-----BEGIN [A-Z0-9 ]*-----"), re.compile(r"-----END [A-Z0-9 ]*-----")
 
 
-# Where a JSON record has the line of the log, and the environment of a process.
-_MESSAGES = ("log", "MESSAGE", "message", "msg", "textPayload", "line", "body", "@message")
+# Where a JSON record has the environment of a process.
 _ENVIRONMENTS = ("env", "environ", "environment", "env_vars")
 
 
@@ -266,7 +266,7 @@ class Prose:
 
     def _string(self, value: str, key: str) -> str:
         """Text inside JSON is lines too: those of a log's messages go on from one to the next."""
-        if key in _MESSAGES:
+        if key in MESSAGE_KEYS:
             return "\n".join(self.line(one) for one in value.split("\n"))
         if "\n" not in value:
             return self.text(seen(value))

@@ -13,8 +13,6 @@ from hisparse_guard.runtime.telemetry import events
 
 TRTLLM = decision.TRTLLM
 NONE = decision.NONE
-# As many distinct records as a guard writes; beyond that it may have left some out.
-MOST_DISTINCT = 1000
 
 
 def moment(stamp: str | None) -> float | None:
@@ -191,9 +189,9 @@ def process_of(found: ProcessRecords, misses: list[Miss]) -> Process:
     if process.clock_set_back:
         process.doubts.append("its clock was set back, so its times do not tell which run it is of")
     # The guard counts all that is distinct, and drops misses and errors only.
-    if not process.ended and len(found.misses) + len(found.records) >= MOST_DISTINCT:
+    if not process.ended and len(found.misses) + len(found.records) >= events.MOST_DISTINCT:
         process.doubts.append(
-            f"{MOST_DISTINCT} distinct records: the guard may have left out others"
+            f"{events.MOST_DISTINCT} distinct records: the guard may have left out others"
         )
     return process
 

@@ -1,7 +1,7 @@
 """The known faults: data in `signals.toml`, `harmless.toml` and `faults/*.toml`, checked on load.
 
 How to add one: docs/triage.md. No code is needed unless a fault rests on something that no
-single line says (`DERIVED`, filled in by `run.Run.present`).
+single line says (`DERIVED`, filled in by `derive.present`).
 """
 
 from __future__ import annotations

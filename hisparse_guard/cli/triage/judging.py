@@ -12,7 +12,6 @@ from hisparse_guard.cli.triage.catalogue import Catalogue, load
 from hisparse_guard.cli.triage.joining import Joiner
 from hisparse_guard.cli.triage.reader import LogFile, Progress
 from hisparse_guard.cli.triage.records import Recorder, continues, is_later_line
-from hisparse_guard.cli.triage.run import Run
 from hisparse_guard.cli.triage.runs import Runs
 from hisparse_guard.cli.triage.scan import Scanner, answer_offsets, last_lines
 from hisparse_guard.cli.triage.verdict import EXIT_CODES, Judged, judge, overall
@@ -60,13 +59,12 @@ class LogReader:
     def __post_init__(self) -> None:
         self.runs = Runs(self.catalogue)
         self.recorder = Recorder(self.runs.take, self._known_text)
-        self.runs.recorder = self.recorder
         self.scanner = Scanner(self.catalogue)
         self.unwrapper = Unwrapper()
         self.order = 0
         self.before = b""
 
-    def _known_text(self, text: str, record: object) -> bool:
+    def _known_text(self, text: str) -> bool:
         return bool(self.catalogue.matchers["exception"].set.Match(text))
 
     def read(self, log: LogFile, blocks: Iterable[tuple[bytes, int]]) -> None:
@@ -217,6 +215,3 @@ def worst_run(result: Triage) -> Judged | None:
             if judged.verdict == verdict:
                 return judged
     return None
-
-
-__all__ = ["Run", "Triage", "triage", "worst_run"]

@@ -81,7 +81,7 @@ class Recorder:
     """
 
     def __init__(
-        self, hand_on: Callable[[Record], None], known_text: Callable[[str, Record], bool]
+        self, hand_on: Callable[[Record], None], known_text: Callable[[str], bool]
     ) -> None:
         self.hand_on, self.known_text = hand_on, known_text
         self.open: dict[tuple[str | None, str | None, int | None], Record] = {}
@@ -221,5 +221,5 @@ class Recorder:
         record.traceback = True
         record.exceptions.append((row.number, row.order, text.lstrip("|+ ")))
         silent = text.rstrip().endswith(":") or ":" not in text
-        believed = silent or self.known_text(text.lstrip("|+ "), record)
+        believed = silent or self.known_text(text.lstrip("|+ "))
         record.state = _AFTER if believed else "text"

@@ -10,7 +10,6 @@ from hisparse_guard.cli.triage.catalogue import Catalogue
 from hisparse_guard.cli.triage.facts import start_marker
 from hisparse_guard.cli.triage.heads import parse
 from hisparse_guard.cli.triage.model import Record, Row
-from hisparse_guard.cli.triage.records import Recorder
 from hisparse_guard.cli.triage.run import Run
 
 # Runs that are kept one by one; a crash loop has thousands, all alike.
@@ -30,7 +29,6 @@ class Runs:
         self.before: dict[str | None, Run] = {}
         self.numbers: dict[str | None, int] = {}
         self.current: Run | None = None
-        self.recorder: Recorder | None = None
         self.dropped = 0
 
     @property

@@ -51,7 +51,8 @@ _CUT_LEVEL = re2.compile(
     r'"(?:levelname|level|severity)": ?"(ERROR|CRITICAL|FATAL|error|critical|fatal)"'
 )
 _SYSTEM = ("kernel", "systemd", "systemd-oomd", "earlyoom", "containerd", "dockerd", "kubelet")
-_MESSAGE_KEYS = (
+# Where a JSON record has the line of the log.
+MESSAGE_KEYS = (
     "log", "MESSAGE", "message", "msg", "textPayload", "line", "body", "@message", "event",
 )  # fmt: skip
 _ORIGIN_KEYS = ("pod_name", "pod", "kubernetes_pod_name", "container_name", "instance", "host")
@@ -164,7 +165,7 @@ class Unwrapper:
         if not isinstance(record, dict):
             return None
         key, message = next(
-            ((key, record[key]) for key in _MESSAGE_KEYS if isinstance(record.get(key), str)),
+            ((key, record[key]) for key in MESSAGE_KEYS if isinstance(record.get(key), str)),
             ("", None),
         )
         if message is None:
@@ -178,7 +179,7 @@ class Unwrapper:
 
 def _cut_json(text: str, row: Row) -> str | None:
     """The first string of a JSON object that is cut off; what else it says is lost."""
-    for key in _MESSAGE_KEYS[:6]:
+    for key in MESSAGE_KEYS[:6]:
         for begin in (f'{{"{key}":"', f'{{"{key}": "'):
             if text.startswith(begin):
                 body = text[len(begin) :]

@@ -32,9 +32,6 @@ _REPORTED_VARIABLES = (
     "VLLM_PLUGINS",
     "CUDA_LAUNCH_BLOCKING",
 )
-# A loop that makes ever new misses or errors must not fill a disk. Decisions and workspaces always
-# count.
-_MOST_DISTINCT = 1000
 
 
 class _Recorder:
@@ -59,7 +56,7 @@ class _Recorder:
         with self.lock:
             first, count = self.counts.get(key, (event, 0))
             capped = isinstance(event, (events.ContextMiss, events.Error))
-            if capped and count == 0 and len(self.counts) >= _MOST_DISTINCT:
+            if capped and count == 0 and len(self.counts) >= events.MOST_DISTINCT:
                 self.dropped += 1
                 return False
             self.counts[key] = (first, count + 1)

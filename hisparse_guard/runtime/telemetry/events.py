@@ -12,6 +12,9 @@ from typing import Any, NamedTuple
 from hisparse_guard.runtime.config_facts import ConfigFacts
 
 SCHEMA = 1
+# Of one process. A loop that makes ever new misses or errors must not fill a disk; decisions and
+# workspaces always count.
+MOST_DISTINCT = 1000
 
 # What vLLM's resolver answers, in vLLM's own shape; an unknown shape is written as its repr.
 Answer = str | tuple[Any, ...] | None

@@ -6,9 +6,9 @@ backend=`` are looked for by scripts: they stay as they are.
 
 from logging import DEBUG, ERROR, INFO, WARNING
 
+from hisparse_guard.runtime.state import ENV_BACKEND as _ENV
 from hisparse_guard.runtime.telemetry import events
 
-_ENV = "VLLM_FLASHINFER_ALLREDUCE_BACKEND"
 _RACES = "mnnvl races with the fused all-reduce of HiSparse, and the CUDA context dies under load"
 
 # What helps without the guard, too.

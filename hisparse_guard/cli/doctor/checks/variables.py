@@ -10,7 +10,8 @@ from pathlib import Path
 
 from hisparse_guard.cli import installation
 from hisparse_guard.cli.doctor.checks.way_in import is_ours
-from hisparse_guard.cli.doctor.model import BACKEND, Facts, Finding
+from hisparse_guard.cli.doctor.model import Facts, Finding
+from hisparse_guard.runtime.state import ENV_BACKEND
 
 BACKENDS = ("auto", "trtllm", "mnnvl")
 # vLLM's own but Ray's; any other value names a class.
@@ -39,15 +40,15 @@ def changed_at_start(facts: Facts) -> Iterator[Finding]:
 
 
 def variables(facts: Facts) -> Iterator[Finding]:
-    backend = facts.environment.get(BACKEND)
+    backend = facts.environment.get(ENV_BACKEND)
     if backend is not None and backend not in BACKENDS:
         text = f"{backend!r} is not valid: use one of {', '.join(BACKENDS)}"
-        yield Finding("fix", BACKEND, text)
+        yield Finding("fix", ENV_BACKEND, text)
     elif backend == "mnnvl":
         text = "mnnvl overrides the guard, and races under HiSparse: unset it"
-        yield Finding("fix" if facts.concerned else "note", BACKEND, text)
+        yield Finding("fix" if facts.concerned else "note", ENV_BACKEND, text)
     elif backend is not None:
-        yield Finding("ok", BACKEND, backend)
+        yield Finding("ok", ENV_BACKEND, backend)
     for name in ("VLLM_ALLREDUCE_USE_FLASHINFER", "VLLM_USE_V2_MODEL_RUNNER"):
         value = facts.environment.get(name)
         if value is not None:
