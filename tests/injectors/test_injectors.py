@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from hisparse_guard.cli.launchers import follow
 from tests.startup.sandbox import environment, vllm_folder, write
 from tests.support.bundles import bundled
 from tests.support.environments import injectors_python, wrapt_path
@@ -177,3 +178,20 @@ def test_whatever_wrapt_the_image_has(
     assert both.pop("guard") is True
     del alone["guard_at_import"], alone["guard"]
     assert both == alone
+
+
+@pytest.mark.parametrize("path", ["", "/one", "/one::/two", ":/one"])
+@pytest.mark.parametrize("launcher", ["ddtrace-run", "opentelemetry-instrument"])
+def test_their_launchers_are_followed_to_the_path_that_they_pass_on(
+    launcher: str, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = str(injectors_python().with_name(launcher))
+    env = {**environment([]), "PYTHONPATH": path}
+    passed_on = subprocess.run(
+        [command, "/bin/sh", "-c", 'echo "$PYTHONPATH"'],
+        env=env, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    found = follow([command, str(injectors_python()), "-m", "vllm"], env)
+    assert found.unknown is None
+    assert found.environment["PYTHONPATH"] == passed_on.stdout.strip()

@@ -9,6 +9,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from hisparse_guard.runtime.state import ENV_BACKEND
+
 _STARTERS = ("exec", "spawn", "posix_spawn", "fork", "system", "popen", "Popen", "startfile")
 # What takes import hooks away, has children started by another Python or user, imports by a name
 # that is not in the source or from another place, or sets variables from a file.
@@ -31,7 +33,7 @@ _DYNAMIC = {"__import__", "exec", "eval", *_CHANGING}
 # Of the environment: what only reads it, and what names the variable first.
 _READING = {"get", "copy", "items", "keys", "values"}
 _NAMING = {"pop", "setdefault"}
-VARIABLES = ("PYTHON", "HISPARSE_GUARD", "VLLM_PLUGINS", "VLLM_FLASHINFER_ALLREDUCE_BACKEND")
+VARIABLES = ("PYTHON", "HISPARSE_GUARD", "VLLM_PLUGINS", ENV_BACKEND)
 
 
 def effects(tree: ast.Module) -> Iterator[str]:

@@ -238,11 +238,6 @@ def guard_run(way: Way, before: list[str], words: list[str]) -> None:
     way.words = rest
 
 
-def _put_in_front(way: Way, entry: str) -> None:
-    behind = [e for e in way.environment.get("PYTHONPATH", "").split(os.pathsep) if e != entry]
-    way.environment["PYTHONPATH"] = os.pathsep.join([entry, *filter(None, behind)])
-
-
 def instrument(way: Way, kind: str, words: list[str]) -> None:
     """`ddtrace-run` and `opentelemetry-instrument` put a folder of theirs in front."""
     if not words or words[0].startswith("-"):
@@ -258,9 +253,10 @@ def instrument(way: Way, kind: str, words: list[str]) -> None:
     place = found.stdout.strip().rpartition("\n")[2]
     if found.returncode or not place:
         raise CannotTell(f"{package} is not found where {way.via[-1]} looks for it")
-    if kind == programs.OPENTELEMETRY:
-        _put_in_front(way, way.cwd)
-    _put_in_front(way, str(Path(place, folder)))
+    path = way.environment.get("PYTHONPATH", "").split(os.pathsep)
+    if kind == programs.OPENTELEMETRY and way.cwd not in path:
+        way.environment = installation.put_in_front(way.cwd, way.environment)
+    way.environment = installation.put_in_front(str(Path(place, folder)), way.environment)
     way.words = words
 
 
