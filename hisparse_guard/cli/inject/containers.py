@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from hisparse_guard.cli.inject.edits import Path
+from hisparse_guard.cli.inject.document_edits import Path
 from hisparse_guard.cli.inject.nodes import Refused, shown
 from hisparse_guard.cli.inject.objects import KubernetesObject, PodTemplate
 from hisparse_guard.runtime import settings

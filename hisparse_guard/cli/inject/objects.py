@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from hisparse_guard.cli.inject.edits import Path
+from hisparse_guard.cli.inject.document_edits import Path
 from hisparse_guard.cli.inject.nodes import Document, Refused, shown
 
 CONFIGMAP_PREFIX = "hisparse-guard-"

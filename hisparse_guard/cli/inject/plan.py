@@ -10,7 +10,7 @@ from typing import Any
 
 from hisparse_guard import __version__
 from hisparse_guard.cli.inject.containers import Target
-from hisparse_guard.cli.inject.edits import (
+from hisparse_guard.cli.inject.document_edits import (
     Edit,
     Insert,
     Path,

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from hisparse_guard.cli.inject import edits as ed
+from hisparse_guard.cli.inject import document_edits as ed
 from hisparse_guard.cli.inject.containers import Target, hazards, targets
-from hisparse_guard.cli.inject.edits import Edit, Insert, Path, Remove, Splice
+from hisparse_guard.cli.inject.document_edits import Edit, Insert, Path, Remove, Splice
 from hisparse_guard.cli.inject.nodes import Document, Refused, documents, shown
 from hisparse_guard.cli.inject.objects import (
     KubernetesObject,

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import bz2
-import gzip
 import io
 import json
-import lzma
 import re
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
+from hisparse_guard.cli.logs.reader import LogFile, Unreadable
 from hisparse_guard.cli.masking import policy, streams
 from hisparse_guard.cli.masking.masker import Masker
 from hisparse_guard.cli.masking.prose import Prose
 from hisparse_guard.cli.masking.vault import Vault
 from hisparse_guard.cli.output import plural
-from hisparse_guard.cli.triage.reader import LogFile, Unreadable
+from hisparse_guard.cli.packed import DAMAGE, unpacked, wide_encoding
 
 MOST_DOCUMENT = 16 << 20
 MOST_EVIDENCE = 64 << 20
@@ -41,18 +39,6 @@ class Masked:
     missing: list[str] = field(default_factory=list)
 
 
-def _open(path: Path) -> IO[bytes]:
-    with path.open("rb") as file:
-        head = file.read(6)
-    if head[:2] == b"\x1f\x8b":
-        return cast("IO[bytes]", gzip.open(path, "rb"))
-    if head[:3] == b"BZh":
-        return bz2.open(path, "rb")
-    if head == b"\xfd7zXZ\0":
-        return lzma.open(path, "rb")
-    return path.open("rb")
-
-
 def read(path: Path, most: int) -> str:
     """The file's text, unpacked and decoded.
 
@@ -62,34 +48,21 @@ def read(path: Path, most: int) -> str:
     try:
         if not path.is_file():
             raise LeftOut("not a file")
-        with _open(path) as file:
-            data = file.read(most + 1)
-    except (OSError, EOFError, lzma.LZMAError, gzip.BadGzipFile) as error:
+        with path.open("rb") as file:
+            opened, still_packed = unpacked(file)
+            data = opened.read(most + 1)
+    except DAMAGE as error:
         raise LeftOut(f"cannot be read ({type(error).__name__})") from None
+    if still_packed:
+        raise LeftOut("packed (zip, 7z or lz4)")
     if len(data) > most:
         raise LeftOut(f"larger than {most >> 20} MiB")
-    return _decoded(data)
-
-
-def _decoded(data: bytes) -> str:
-    for mark, encoding in ((b"\xff\xfe\0\0", "utf-32"), (b"\0\0\xfe\xff", "utf-32")):
-        if data.startswith(mark):
-            return _decode(data, encoding)
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        return _decode(data, "utf-16")
-    sample = data[:4096]
-    if sample.count(0) > len(sample) // 4:
-        return _decode(
-            data, "utf-16-le" if sample[1::2].count(0) > sample[::2].count(0) else "utf-16-be"
-        )
-    return data.decode("utf-8", errors="replace").removeprefix("\ufeff")
-
-
-def _decode(data: bytes, encoding: str) -> str:
+    encoding = wide_encoding(data)
     try:
-        return data.decode(encoding)
+        text = data.decode(encoding) if encoding else data.decode(errors="replace")
     except UnicodeDecodeError:
         raise LeftOut("no text in an encoding that is known") from None
+    return text.removeprefix("\ufeff")
 
 
 def log(path: Path, vault: Vault) -> Masked:
@@ -162,6 +135,8 @@ def deployment(path: Path, vault: Vault) -> Masked:
         LeftOut: it is of no kind that is known.
     """
     text = read(path, MOST_DOCUMENT)
+    if "\0" in text:
+        raise LeftOut("no text in an encoding that is known")
     name = path.name.lower()
     if text.lstrip().startswith("-----BEGIN"):
         raise LeftOut("a key or a certificate")
@@ -272,5 +247,5 @@ _KINDS: tuple[tuple[Callable[[str, str], bool], Callable[[str, Masker], str]], .
         ),
         _yaml,
     ),
-    (lambda name, text: name.endswith((".txt", "")) and "\0" not in text, _script),
+    (lambda name, text: name.endswith((".txt", "")), _script),
 )

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from hisparse_guard.cli.logs.container_prefixes import MESSAGE_KEYS
 from hisparse_guard.cli.masking import policy
 from hisparse_guard.cli.masking.blocks import Blocks, Columns
 from hisparse_guard.cli.masking.masker import Masker
@@ -22,7 +23,6 @@ from hisparse_guard.cli.masking.text import (
     name_of_value,
 )
 from hisparse_guard.cli.masking.vault import Vault
-from hisparse_guard.cli.triage.wrapping import MESSAGE_KEYS
 
 _URL = re.compile(r"\b([a-z][a-z0-9+.-]{1,15}://)([^\s\"'<>\\]+)", re.I)
 _QUERY = re.compile(r"(?<=[?&#])([\w.\[\]-]{1,60})=([^\s&\"'<>#\\]+)")

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from hisparse_guard.cli.triage.joining import Joiner
-from hisparse_guard.cli.triage.reader import LogFile, blocks, open_log
-from hisparse_guard.cli.triage.wrapping import Unwrapper
+from hisparse_guard.cli.logs.container_prefixes import Unwrapper
+from hisparse_guard.cli.logs.reader import LogFile, blocks, open_log
+from hisparse_guard.cli.logs.split_lines import Joiner
 
 # vLLM's and Ray's processes, and `srun --label`.
 _PROCESS = re.compile(r"(?:\([^()]{0,40}pid=\d+[^()]*\) |\d{1,5}: )")

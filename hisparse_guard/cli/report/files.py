@@ -8,6 +8,7 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
+from hisparse_guard.cli.packed import MAGIC
 from hisparse_guard.cli.report.problems import Problem
 
 NAME = "hisparse-guard-<host>-<pid>.jsonl"
@@ -15,16 +16,6 @@ _NAME = re.compile(r"hisparse-guard-(.+)-\d+\.jsonl", re.DOTALL)
 _PACKED = re.compile(
     r"\.(t?gz|t?zst|zstd|t?bz2?|t?xz|lz4|lzma|lzo|br|zip|tar|cpio|7z|rar|z|gpg|age)(\.|$)",
     re.IGNORECASE,
-)
-# How gzip, zstd, xz, bzip2, lz4, zip and 7z begin, whatever the file is named.
-_MAGIC = (
-    b"\x1f\x8b",
-    b"\x28\xb5\x2f\xfd",
-    b"\xfd7zXZ",
-    b"BZh",
-    b"\x04\x22\x4d\x18",
-    b"PK\3\4",
-    b"7z\xbc",
 )
 _HEAD = 64 << 10
 # As they are, or quoted once more in a container's log.
@@ -123,7 +114,7 @@ class _Search:
         except OSError as error:
             self.problem(path, f"cannot be read: {error.strerror or error}")
             return
-        if head.startswith(_MAGIC):
+        if head.startswith(MAGIC):
             self.problem(path, "is packed and was not read: unpack it")
             return
         # Other programs write UTF-16 (PowerShell): each of these letters with a zero byte.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hisparse_guard.cli.triage.command import command
 
 if TYPE_CHECKING:
-    from hisparse_guard.cli.triage.judging import Triage, triage
+    from hisparse_guard.cli.triage.examine import Triage, triage
 
 __all__ = ["Triage", "command", "triage"]
 
@@ -19,7 +19,7 @@ def __getattr__(name: str) -> Any:
     # The catalogue and its expressions are only needed once a log is read, and
     # `hisparse-guard --help` imports this package.
     if name in ("Triage", "triage"):
-        from hisparse_guard.cli.triage import judging
+        from hisparse_guard.cli.triage import examine
 
-        return getattr(judging, name)
+        return getattr(examine, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Callable, Sequence
 
 from hisparse_guard.cli.app import usage_error
+from hisparse_guard.cli.logs.reader import Progress, Unreadable
 from hisparse_guard.cli.triage.catalogue import CatalogueError
-from hisparse_guard.cli.triage.judging import Triage, triage
-from hisparse_guard.cli.triage.reader import Progress, Unreadable
+from hisparse_guard.cli.triage.examine import Triage, triage
 from hisparse_guard.cli.triage.render import page
 from hisparse_guard.cli.triage.verdict import SYMPTOMS
 

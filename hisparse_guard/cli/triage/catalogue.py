@@ -15,7 +15,8 @@ from typing import Any, Literal
 import msgspec
 import re2
 
-from hisparse_guard.cli.triage.model import LEVELS, Record
+from hisparse_guard.cli.logs.model import LEVELS
+from hisparse_guard.cli.triage.model import Record
 
 At = Literal["message", "exception", "frame"]
 Kind = Literal["api", "engine", "worker", "main", "native", "system", "bare"]

@@ -6,7 +6,7 @@ from collections.abc import Set
 from dataclasses import dataclass
 
 from hisparse_guard.cli.triage.model import Place
-from hisparse_guard.cli.triage.run import Run
+from hisparse_guard.cli.triage.server_run import Run
 
 OK, DIFFERS, UNKNOWN = "ok", "differs", "unknown"
 

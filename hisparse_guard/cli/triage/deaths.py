@@ -10,7 +10,8 @@ from string import ascii_lowercase
 
 import re2
 
-from hisparse_guard.cli.triage.model import LEVELS, Record
+from hisparse_guard.cli.logs.model import LEVELS
+from hisparse_guard.cli.triage.model import Record
 
 # What a supervisor says at any level: it takes every end for an ordinary one.
 _KILLED = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Set
 
-from hisparse_guard.cli.triage.run import Run
+from hisparse_guard.cli.triage.server_run import Run
 from hisparse_guard.cli.triage.standstill import STANDS_SECONDS, seconds
 
 _WAITS = {"rpc_timeout", "nccl_timeout", "gloo_timeout", "gloo_peer_closed"}

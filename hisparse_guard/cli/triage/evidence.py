@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hisparse_guard.cli.triage.reader import Unreadable
-from hisparse_guard.cli.triage.run import Run
+from hisparse_guard.cli.logs.reader import Unreadable
+from hisparse_guard.cli.triage.server_run import Run
 
 if TYPE_CHECKING:
     from hisparse_guard.cli.report.report import Report, Result

@@ -15,9 +15,10 @@ from collections.abc import Callable
 
 import re2
 
-from hisparse_guard.cli.triage import heads
+from hisparse_guard.cli.logs import heads
+from hisparse_guard.cli.logs.model import LEVELS, Head, Row
 from hisparse_guard.cli.triage.facts import start_marker
-from hisparse_guard.cli.triage.model import LEVELS, MOST_MORE, Head, Record, Row
+from hisparse_guard.cli.triage.model import MOST_MORE, Record
 
 _FRAME = re2.compile(r'[\s|+]*File "([^"\n]{1,1000})", line (\d{1,9}), in (\S{1,200})$')
 _EXCEPTION = re2.compile(

@@ -7,7 +7,7 @@ from collections import Counter
 
 from hisparse_guard.cli.output import plural
 from hisparse_guard.cli.triage.checklist import checklist
-from hisparse_guard.cli.triage.judging import Triage, worst_run
+from hisparse_guard.cli.triage.examine import Triage, worst_run
 from hisparse_guard.cli.triage.model import Place
 from hisparse_guard.cli.triage.shown import shown, where
 from hisparse_guard.cli.triage.verdict import (

@@ -12,7 +12,7 @@ from hisparse_guard.cli.triage.standstill import Stall
 from hisparse_guard.cli.triage.verdict import Finding, Judged
 
 if TYPE_CHECKING:
-    from hisparse_guard.cli.triage.judging import Triage
+    from hisparse_guard.cli.triage.examine import Triage
 
 SCHEMA = 2
 

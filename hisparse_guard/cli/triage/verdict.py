@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 from hisparse_guard.cli.triage.catalogue import Fault, When
 from hisparse_guard.cli.triage.derive import present, stands_still
-from hisparse_guard.cli.triage.kernel import victim
+from hisparse_guard.cli.triage.kernel_lines import victim
 from hisparse_guard.cli.triage.load_results import LoadResult
 from hisparse_guard.cli.triage.model import Place
-from hisparse_guard.cli.triage.run import Run
+from hisparse_guard.cli.triage.server_run import Run
 from hisparse_guard.cli.triage.standstill import Stall
 
 HEALTHY, FAULT, UNKNOWN = "healthy", "fault", "unknown fault"

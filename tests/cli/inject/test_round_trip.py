@@ -13,7 +13,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hisparse_guard.cli.inject.edits import json_text
+from hisparse_guard.cli.inject.document_edits import json_text
 from hisparse_guard.cli.inject.nodes import Refused, documents
 from tests.cli.inject.samples import CONFIGMAP, NAMES, inject, text, uninject
 

@@ -81,7 +81,7 @@ def test_a_made_up_fault_needs_a_file_and_a_signal(
     with (folder / "signals.toml").open("a") as signals:
         signals.write(SIGNAL)
     known = catalogues.read(folder)
-    monkeypatch.setattr("hisparse_guard.cli.triage.judging.load", lambda: known)
+    monkeypatch.setattr("hisparse_guard.cli.triage.examine.load", lambda: known)
     path = tmp_path / "sample.log"
     path.write_text("(Worker_TP0 pid=7) ERROR 11-03 22:14:04 [x.py:1] The flux capacitor melted\n")
     assert lead(triage([str(path)])) == [("made-up", "proven")]

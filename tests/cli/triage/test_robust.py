@@ -145,7 +145,7 @@ def test_an_internal_error_has_its_own_exit_code(
 
     path = tmp_path / "vllm.log"
     path.write_text(start() + "\n")
-    monkeypatch.setattr("hisparse_guard.cli.triage.judging.judge", broken)
+    monkeypatch.setattr("hisparse_guard.cli.triage.examine.judge", broken)
     monkeypatch.setattr(sys, "argv", ["hisparse-guard", "triage", str(path)])
     assert main() == 70
     assert "planted" in capsys.readouterr().err

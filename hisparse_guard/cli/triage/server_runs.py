@@ -6,11 +6,12 @@ vLLM logs, or where a process of the same name has another process id.
 
 from __future__ import annotations
 
+from hisparse_guard.cli.logs.heads import parse
+from hisparse_guard.cli.logs.model import Row
 from hisparse_guard.cli.triage.catalogue import Catalogue
 from hisparse_guard.cli.triage.facts import start_marker
-from hisparse_guard.cli.triage.heads import parse
-from hisparse_guard.cli.triage.model import Record, Row
-from hisparse_guard.cli.triage.run import Run
+from hisparse_guard.cli.triage.model import Record
+from hisparse_guard.cli.triage.server_run import Run
 
 # Runs that are kept one by one; a crash loop has thousands, all alike.
 _MOST_RUNS = 200

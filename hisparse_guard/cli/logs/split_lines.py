@@ -12,7 +12,7 @@ from typing import Any
 
 import re2
 
-from hisparse_guard.cli.triage.model import MOST_LINE
+from hisparse_guard.cli.logs.model import MOST_LINE
 
 _CRI = re2.compile(rb"(?m)^\S+ std(?:out|err) P")
 _DOCKER, _DOCKER_END = b'{"log":"', b'\\n","stream"'

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import bz2
 import codecs
-import gzip
-import io
-import lzma
 import sys
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO
 
-from hisparse_guard.cli.triage.model import MOST_LINE
+from hisparse_guard.cli.logs.model import MOST_LINE
+from hisparse_guard.cli.packed import DAMAGE, unpacked, wide_encoding
 
 BLOCK = 1 << 20
 
@@ -71,61 +67,26 @@ def open_log(name: str) -> IO[bytes]:
         raise Unreadable(f"{name}: {getattr(error, 'strerror', None) or error}") from None
 
 
-def _unpacked(stream: IO[bytes], log: LogFile) -> IO[bytes]:
-    """`stream` through the unpacker that its first bytes ask for, whatever its name."""
-    buffered: Any = stream if hasattr(stream, "peek") else io.BufferedReader(cast(Any, stream))
-    start = buffered.peek(6)[:6]
-    opened: Any = buffered
-    if start.startswith(b"\x1f\x8b"):
-        opened = gzip.GzipFile(fileobj=buffered)
-    elif start.startswith(b"BZh"):
-        opened = bz2.BZ2File(buffered)
-    elif start.startswith(b"\xfd7zXZ\x00"):
-        opened = lzma.LZMAFile(buffered)  # noqa: SIM115
-    elif start.startswith(b"\x28\xb5\x2f\xfd"):
-        import zstandard
-
-        reader = zstandard.ZstdDecompressor().stream_reader(buffered, read_across_frames=True)
-        opened = io.BufferedReader(cast(Any, reader))
-    elif start.startswith((b"PK\x03\x04", b"7z\xbc\xaf")):
-        log.note("is an archive (zip or 7z): unpack it, and give what is in it")
-    return cast(IO[bytes], opened)
-
-
 def _chunks(stream: IO[bytes], log: LogFile, step: Callable[[int], None]) -> Iterator[bytes]:
     """The unpacked bytes as UTF-8, about a block at a time; damage ends it with a remark."""
-    import zstandard
-
-    damage = (EOFError, OSError, zlib.error, lzma.LZMAError, zstandard.ZstdError)
     decoder: codecs.IncrementalDecoder | None = None
     begun = False
     try:
-        source = _unpacked(stream, log)
+        source, still_packed = unpacked(stream)
+        if still_packed:
+            log.note("is packed (zip, 7z or lz4): unpack it, and give what is in it")
         read = getattr(source, "read1", source.read)
         while data := read(BLOCK):
             step(len(data))
             log.bytes += len(data)
             if not begun:
                 begun = True
-                if encoding := _utf16(data):
+                if encoding := wide_encoding(data):
                     decoder = codecs.getincrementaldecoder(encoding)("replace")
-                    log.note("is UTF-16: read as such")
+                    log.note(f"is {encoding[:6].upper()}: read as such")
             yield decoder.decode(data).encode("utf-8", "replace") if decoder else data
-    except damage as error:
+    except DAMAGE as error:
         log.note(f"reading stopped early ({error}): what came before is judged")
-
-
-def _utf16(data: bytes) -> str | None:
-    """The name of the UTF-16 encoding, by its mark or by every second byte being zero."""
-    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return "utf-16"
-    start = data[:400]
-    if len(start) >= 8:
-        if start[1::2].count(0) > len(start) * 0.45 and start[::2].count(0) == 0:
-            return "utf-16-le"
-        if start[::2].count(0) > len(start) * 0.45 and start[1::2].count(0) == 0:
-            return "utf-16-be"
-    return None
 
 
 def blocks(

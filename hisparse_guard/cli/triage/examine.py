@@ -6,16 +6,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hisparse_guard.cli.logs import reader
+from hisparse_guard.cli.logs.container_prefixes import Unwrapper
+from hisparse_guard.cli.logs.reader import LogFile, Progress
+from hisparse_guard.cli.logs.split_lines import Joiner
 from hisparse_guard.cli.triage import evidence as guard
-from hisparse_guard.cli.triage import load_results, reader
+from hisparse_guard.cli.triage import load_results
 from hisparse_guard.cli.triage.catalogue import Catalogue, load
-from hisparse_guard.cli.triage.joining import Joiner
-from hisparse_guard.cli.triage.reader import LogFile, Progress
 from hisparse_guard.cli.triage.records import Recorder, continues, is_later_line
-from hisparse_guard.cli.triage.runs import Runs
 from hisparse_guard.cli.triage.scan import Scanner, answer_offsets, last_lines
+from hisparse_guard.cli.triage.server_runs import Runs
 from hisparse_guard.cli.triage.verdict import EXIT_CODES, Judged, judge, overall
-from hisparse_guard.cli.triage.wrapping import Unwrapper
 
 # A line of this length and more may be cut by whoever carried it.
 _LONG = 4000

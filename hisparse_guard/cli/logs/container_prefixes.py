@@ -12,8 +12,8 @@ from typing import Any
 
 import re2
 
-from hisparse_guard.cli.triage.heads import parse
-from hisparse_guard.cli.triage.model import MOST_LINE, MOST_TEXT, Row
+from hisparse_guard.cli.logs.heads import parse
+from hisparse_guard.cli.logs.model import MOST_LINE, MOST_TEXT, Row
 
 _ANSI = re2.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[()][A-Z0-9]")
 _ISO = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?: ?(?:Z|[+-]\d\d:?\d\d))?"

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import re2
 
-from hisparse_guard.cli.triage.model import LEVELS, Head
+from hisparse_guard.cli.logs.model import LEVELS, Head
 
 _TAG = re2.compile(
     r"\(([A-Za-z][\w.-]{0,60}?)(?:,? rank=(\d{1,6}))?,? ?pid=(\d{1,9})(?:, ip=[^)\s]{1,60})?\) ?"

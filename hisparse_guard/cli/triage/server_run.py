@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import re2
 
-from hisparse_guard.cli.triage import kernel, standstill
+from hisparse_guard.cli.triage import kernel_lines, standstill
 from hisparse_guard.cli.triage.catalogue import Catalogue
 from hisparse_guard.cli.triage.deaths import sounds_fatal, speaks_for_another
 from hisparse_guard.cli.triage.facts import Facts
@@ -252,12 +252,12 @@ class Run:
         if believed and self.facts.take(record.message, place) and record.kind != "bare":
             self.recognised = True
         whose = self._whose(record)
-        if whose == kernel.OTHER:
+        if whose == kernel_lines.OTHER:
             self.elsewhere = [*self.elsewhere[:KEPT], place]
             return
         if self._is_excused(record):
             return
-        said = [] if record.cut else self._signals(record, place, whose != kernel.MAYBE)
+        said = [] if record.cut else self._signals(record, place, whose != kernel_lines.MAYBE)
         if "startup_complete" in said and self.came_up is None:
             self.came_up = place
         if "shm_wait" in said:
@@ -283,14 +283,14 @@ class Run:
     def _whose(self, record: Record) -> str:
         """Whose process a line is about; the kernel's may be about any on the node."""
         if record.kind not in ("system", "bare"):
-            return kernel.OWN
-        victim = kernel.victim(record.message)
+            return kernel_lines.OWN
+        victim = kernel_lines.victim(record.message)
         if victim is None:
-            return kernel.OWN
-        whose = kernel.whose(victim, self.own_pids)
+            return kernel_lines.OWN
+        whose = kernel_lines.whose(victim, self.own_pids)
         hardware = self.catalogue.matchers["message"].match(record.message, record)
         # A GPU that fails, fails for all that use it.
-        return kernel.MAYBE if "hardware_xid" in hardware else whose
+        return kernel_lines.MAYBE if "hardware_xid" in hardware else whose
 
     def _signals(self, record: Record, place: Place, own: bool) -> list[str]:
         matchers = self.catalogue.matchers
