@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from hisparse_guard.cli import strict_json
 from hisparse_guard.cli.logs.reader import LogFile, Unreadable
 from hisparse_guard.cli.masking import policy, streams
 from hisparse_guard.cli.masking.masker import Masker
@@ -153,13 +153,7 @@ def deployment(path: Path, vault: Vault) -> Masked:
 
 
 def _json(text: str, masker: Masker) -> str:
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        if len({name for name, _ in pairs}) != len(pairs):
-            raise LeftOut("a JSON object names a key twice")
-        return dict(pairs)
-
-    parsed = json.loads(text, object_pairs_hook=unique)
-    return json.dumps(masker.document(parsed), indent=2) + "\n"
+    return json.dumps(masker.document(strict_json.parse(text)), indent=2) + "\n"
 
 
 def _yaml(text: str, masker: Masker) -> str:

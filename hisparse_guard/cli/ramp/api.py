@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 import httpx
 
-from hisparse_guard.cli import endpoint
+from hisparse_guard.cli import endpoint, strict_json
 from hisparse_guard.cli.masking.plain import seen
 
 # Lists of models and metrics of a big server stay far below.
@@ -57,15 +57,8 @@ def parse_json(data: bytes) -> Any:
     """Raises:
     BadAnswer: it is not JSON, too deep, or an object names a key twice.
     """
-
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
-            raise ValueError("a key twice")
-        return found
-
     try:
-        return json.loads(data, object_pairs_hook=unique)
+        return strict_json.parse(data)
     except (ValueError, RecursionError) as error:
         raise BadAnswer("wrong answer", f"not JSON ({type(error).__name__})") from None
 

@@ -12,7 +12,7 @@ import typing
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from hisparse_guard.cli.report.decoding import Miss, backend_of
+from hisparse_guard.cli.report.decoding import PRESENT, Miss, backend_of
 from hisparse_guard.cli.report.reader import MissLine, ProcessRecords, Record
 from hisparse_guard.runtime.decision import MNNVL, NONE, TRTLLM, Decision, Rule, decide
 from hisparse_guard.runtime.settings import CHOICES, Settings
@@ -222,7 +222,7 @@ class _Lines:
         self._expects(event)
         if event.mode is not None:
             self._in_mode(event.mode)
-        if event.state in ("made", "verified"):
+        if event.state in PRESENT:
             if event.error or event.serves:
                 self.doubts.append(f"a workspace was {event.state}, and a reason why not is given")
             if event.state == "verified" and event.kind is None:
@@ -260,7 +260,7 @@ class _Lines:
         created = first and event.kind is None and event.state in ("made", "failed")
         if number != self._creation + created:
             self.doubts.append("a creation of a workspace has no line, or not the next number")
-        elif number == self._destroyed and event.state in ("made", "verified"):
+        elif number == self._destroyed and event.state in PRESENT:
             self.doubts.append("a workspace was given out after it was destroyed")
         self._creation = number
         if event.state == "destroyed":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import typing
 from datetime import datetime
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from hisparse_guard.cli import strict_json
 from hisparse_guard.runtime.decision import parse_answer
 from hisparse_guard.runtime.telemetry import events
 
@@ -19,7 +19,9 @@ _RAW = ("where", "stack", "left_at")
 # Fields that differ between processes at one call site.
 _OWN = ("left_s",)
 
-STATES = frozenset({"made", "verified", "failed", "destroyed"})
+# States of a workspace that is there, and all.
+PRESENT = frozenset({"made", "verified"})
+STATES = PRESENT | {"failed", "destroyed"}
 KINDS = frozenset({"primary", "quant", None})
 _TIME = re.compile(r"\d{4}-(?:0[1-9]|1[0-2])-[0-3]\dT[0-2]\d:[0-5]\d:[0-5]\d\.\d{6}Z", re.ASCII)
 
@@ -177,12 +179,7 @@ def check_json(piece: bytes) -> None:
     Raises:
         ValueError: there is such a thing in the line.
     """
-    json.loads(piece.decode(), object_pairs_hook=_once_each)
-
-
-def _once_each(pairs: list[tuple[str, Any]]) -> None:
-    if len({name for name, _ in pairs}) < len(pairs):
-        raise ValueError("a field is there twice")
+    strict_json.parse(piece.decode())
 
 
 def _is_written_so(line: Any, piece: bytes) -> bool:

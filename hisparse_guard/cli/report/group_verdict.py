@@ -71,7 +71,7 @@ def _group_differs(members: list[tuple[Process, Group, Standing]]) -> list[Findi
     by_backend: dict[str, list[Process]] = defaultdict(list)
     for process, _, standing in members:
         what = serves(process, standing)
-        if what is None and standing.state in ("made", "verified"):
+        if what is None and standing.present:
             what = standing.backend
         if what is not None:
             by_backend[what].append(process)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from hisparse_guard.cli.report.contradictions import contradictions
-from hisparse_guard.cli.report.decoding import Miss, backend_of, parse_time
+from hisparse_guard.cli.report.decoding import PRESENT, Miss, backend_of, parse_time
 from hisparse_guard.cli.report.reader import ProcessRecords
 from hisparse_guard.runtime import decision
 from hisparse_guard.runtime.telemetry import events
@@ -56,6 +56,8 @@ class Standing:
         backend, expected: of the workspace that was made last.
         unexpected: a workspace came that was not the one expected, now or before.
         primary_failed: the getter for the primary one got none; another kind's does not mend that.
+        failure: why a workspace failed, the last one that did, or None.
+        fallback: what serves instead of that one, or None.
     """
 
     used: list[str | None] = field(default_factory=list)
@@ -64,6 +66,13 @@ class Standing:
     expected: str | None = None
     unexpected: bool = False
     primary_failed: bool = False
+    failure: str | None = None
+    fallback: str | None = None
+
+    @property
+    def present(self) -> bool:
+        """Whether there is a workspace."""
+        return self.state in PRESENT
 
 
 @dataclass(slots=True)
@@ -113,8 +122,6 @@ class Process:
     groups: dict[Group, Standing] = field(default_factory=dict)
     # Backends of every workspace that came into being, in order, each once.
     backends: list[str] = field(default_factory=list)
-    failure: str | None = None
-    serves: str | None = None
     quant_failed: bool = False
     errors: list[str] = field(default_factory=list)
     moments: list[Moment] = field(default_factory=list)
@@ -123,8 +130,8 @@ class Process:
     clock_set_back: bool = False
 
     @property
-    def judged(self) -> bool:
-        """Whether it is a worker: it has a rank, a process group or a workspace."""
+    def is_worker(self) -> bool:
+        """Whether it has a rank, a process group or a workspace."""
         return self.rank is not None or bool(self.groups) or bool(self.backends)
 
     @property
@@ -289,7 +296,7 @@ def _workspace(process: Process, envelope: events.Envelope, event: events.Worksp
     if event.state == "destroyed":
         for standing in process.groups.values():
             # Where a creation had failed there was nothing to destroy: it stays failed.
-            if standing.state in ("made", "verified"):
+            if standing.present:
                 standing.state = "destroyed"
         return
     process.first_met = process.first_met or envelope.ts
@@ -309,10 +316,10 @@ def _workspace(process: Process, envelope: events.Envelope, event: events.Worksp
 
 
 def _workspace_failed(process: Process, standing: Standing, event: events.Workspace) -> None:
-    process.failure = event.error or process.failure
-    process.serves = event.serves or process.serves
+    standing.failure = event.error or standing.failure
+    standing.fallback = event.serves or standing.fallback
     # A quant workspace that fails leaves the primary one in place.
-    if event.kind == "quant" and standing.state in ("made", "verified"):
+    if event.kind == "quant" and standing.present:
         process.quant_failed = True
     else:
         standing.state = "failed"

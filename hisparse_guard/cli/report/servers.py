@@ -109,7 +109,7 @@ def servers_of(processes: Sequence[Process]) -> tuple[list[Server], list[Process
     others: list[Process] = []
     copies = _copies(processes)
     for process in processes:
-        if not process.judged or _key(process) in copies:
+        if not process.is_worker or _key(process) in copies:
             others.append(process)
         elif process.rendezvous is None:
             without_address.append(process)

@@ -1,4 +1,10 @@
-"""What is shown of one worker, and when it is unproven."""
+"""What is shown of one worker, and when it is unproven.
+
+A worker is unproven where its evidence is not whole (`decoding.py`, `reader.py`: `doubts`), where
+its own lines do not agree (`contradictions.py`), or where it does not show what serves each of its
+groups (here). A server is unproven besides where ranks are missing (`verdict.py`), or differ
+(`group_verdict.py`).
+"""
 
 from __future__ import annotations
 
@@ -11,9 +17,8 @@ def serves(process: Process, standing: Standing) -> str | None:
     """What is shown to serve a group: ``trtllm``, ``none``, ``failed``, or None: not shown."""
     if standing.state == "failed":
         return "failed"
-    there = standing.state in ("made", "verified")
     # Workspaces are destroyed when a server is stopped; one that ended had it until then.
-    if there or (standing.state == "destroyed" and process.ended):
+    if standing.present or (standing.state == "destroyed" and process.ended):
         proven = standing.backend == standing.expected == TRTLLM and not standing.unexpected
         # All decisions may be of a time before the guard was there; not those of one group alone.
         decided = any(one.used for one in process.groups.values())
@@ -62,8 +67,8 @@ def judge_process(process: Process, hisparse: bool | None) -> list[Finding]:
 def _judge_group(process: Process, standing: Standing) -> Finding:
     what = serves(process, standing)
     if what == "failed":
-        instead = process.serves or "what vLLM falls back to"
-        return "failed", f"{process.failure or 'no reason given'}; {instead} serves instead"
+        instead = standing.fallback or "what vLLM falls back to"
+        return "failed", f"{standing.failure or 'no reason given'}; {instead} serves instead"
     if what == TRTLLM:
         quant = "; its quant workspace failed" if process.quant_failed else ""
         return "safe", f"workspace {standing.state} with backend {standing.backend}{quant}"

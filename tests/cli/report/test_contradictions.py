@@ -35,7 +35,7 @@ MADE, VERIFIED = b'"state":"made"', b'"state":"verified"'
 REPLACED: dict[str, tuple[bytes, bytes, str]] = {
     "a field twice, the last one good": (
         b'"backend":"trtllm","e', b'"backend":"mnnvl","backend":"trtllm","e',
-        "a field is there twice"),
+        "a key is there twice"),
     "a field twice, written in two ways": (
         b'"backend":"trtllm","e', b'"back\\u0065nd":"mnnvl","backend":"trtllm","e', "twice"),
     "the event twice": (b'"event":"workspace"', b'"event":"error","event":"workspace"', ""),

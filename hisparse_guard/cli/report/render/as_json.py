@@ -121,7 +121,6 @@ def _worker(process: Process, verdict: Verdict) -> dict[str, Any]:
     groups = list(process.groups.items())
     # The whole state of each group, and of the first one under the older keys.
     group, standing = groups[0] if groups else (None, None)
-    there = standing is not None and standing.state in ("made", "verified")
     return {
         "verdict": verdict,
         **_process(process),
@@ -134,12 +133,12 @@ def _worker(process: Process, verdict: Verdict) -> dict[str, Any]:
         "pinned": process.pinned,
         "vllm_alone": process.upstream,
         "workspace": {
-            "backend": standing.backend if standing and there else None,
+            "backend": standing.backend if standing and standing.present else None,
             "verified": standing is not None and standing.state == "verified",
             "all": process.backends,
             "failed": any(one.state == "failed" for _, one in groups),
-            "error": process.failure,
-            "serves": process.serves,
+            "error": next((one.failure for _, one in groups if one.failure), None),
+            "serves": next((one.fallback for _, one in groups if one.fallback), None),
             "mismatch": _mismatch(process),
         },
         "groups": [

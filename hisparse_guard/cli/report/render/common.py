@@ -31,10 +31,10 @@ def workspace(process: Process) -> str:
     """The workspaces of one worker, in words."""
     found: list[str] = []
     for standing in process.groups.values():
-        if standing.state in ("made", "verified"):
+        if standing.present:
             found.append(f"{standing.backend} ({standing.state})")
         elif standing.state == "failed":
-            found.append("failed: " + (process.failure or "no reason given"))
+            found.append("failed: " + (standing.failure or "no reason given"))
         elif standing.state == "destroyed":
             found.append(f"{standing.backend} (destroyed)")
         else:
@@ -98,16 +98,13 @@ def notes(server: Server) -> list[str]:
         )
         if len(values) > 1
     ]
-    for why in _distinct(p.failure for p in server.workers if not _failed(p)):
+    standings = [one for process in server.workers for one in process.groups.values()]
+    for why in _distinct(one.failure for one in standings if one.state != "failed"):
         found.append(f"a workspace failed, another serves: {why}")
     lost = sum(process.lost for process in server.processes)
     if lost:
         found.append(f"{plural(lost, 'line')} of evidence lost")
     return found
-
-
-def _failed(process: Process) -> bool:
-    return any(standing.state == "failed" for standing in process.groups.values())
 
 
 def facts(server: Server) -> list[tuple[str, list[str]]]:

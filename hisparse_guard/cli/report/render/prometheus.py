@@ -85,7 +85,7 @@ def _run_labels(result: Result) -> tuple[str, str, str, str]:
 
 def _backends(process: Process) -> str:
     found = {
-        standing.backend if standing.state in ("made", "verified") else serves(process, standing)
+        standing.backend if standing.present else serves(process, standing)
         for standing in process.groups.values()
     }
     return printable(",".join(sorted(one for one in found if one)))
