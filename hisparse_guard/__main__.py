@@ -8,6 +8,8 @@ import os
 import signal
 import sys
 
+from hisparse_guard.cli.exit_codes import Exit
+
 # As in pyproject.toml: what the commands need, and the guard never does.
 NEEDED = [
     "typer",
@@ -23,7 +25,6 @@ NEEDED = [
     "ruamel.yaml",
     "detect-secrets",
 ]
-INTERNAL_ERROR = 70
 if sys.version_info < (3, 11):
     NEEDED.append("tomli")
 
@@ -46,13 +47,13 @@ def main() -> int:
             f"commands run: pip install {' '.join(NEEDED)} (the guard itself needs none of them)",
             file=sys.stderr,
         )
-        return 2
+        return Exit.USAGE
     except Exception as error:
         return _internal_error(error)
 
 
 def _internal_error(error: Exception) -> int:
-    """One line that says where; 70, which no command gives as its answer."""
+    """One line that says where; a code that no command gives as its answer."""
     import traceback
 
     from hisparse_guard.cli.output import printable
@@ -64,7 +65,7 @@ def _internal_error(error: Exception) -> int:
         f"({place.filename}:{place.lineno} in {place.name})",
         file=sys.stderr,
     )
-    return INTERNAL_ERROR
+    return Exit.INTERNAL_ERROR
 
 
 def _main() -> int:
@@ -88,7 +89,7 @@ def _main() -> int:
         # An exit code of 1 would read as a verdict.
         print("hisparse-guard: cannot write the output: the disk is full", file=sys.stderr)
         _drop_output()
-        return 2
+        return Exit.USAGE
     return code
 
 

@@ -8,6 +8,7 @@ from importlib import import_module
 
 import typer
 
+from hisparse_guard.cli.exit_codes import Exit
 from hisparse_guard.cli.output import printable
 
 PROG = "hisparse-guard"
@@ -56,7 +57,7 @@ def _root(
 ) -> None:
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
-        raise typer.Exit(2)
+        raise typer.Exit(Exit.USAGE)
 
 
 for _name, _module in COMMANDS.items():
@@ -81,10 +82,8 @@ def run_app(arguments: Sequence[str]) -> int:
     command = typer.main.get_command(app)
     try:
         result = command.main(args=list(arguments), prog_name=PROG, standalone_mode=False)
-    except typer.Abort:
-        return 130
-    except KeyboardInterrupt:
-        return 130
+    except (typer.Abort, KeyboardInterrupt):
+        return Exit.INTERRUPTED
     except Exception as error:
         # typer's own errors, whichever click they derive from in this environment
         # (typer ships its own since 0.2x): told by what they can do.
@@ -96,5 +95,5 @@ def run_app(arguments: Sequence[str]) -> int:
         context = getattr(error, "ctx", None)
         where = context.command_path if context else PROG
         print(f"{where}: {printable(message)} (try: {where} --help)", file=sys.stderr)
-        return int(getattr(error, "exit_code", 2))
-    return result if isinstance(result, int) else 0
+        return int(getattr(error, "exit_code", Exit.USAGE))
+    return result if isinstance(result, int) else Exit.OK

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hisparse_guard
+from hisparse_guard.cli import manifest
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable
@@ -21,7 +22,7 @@ START = "sitecustomize.py"
 PACKAGE = "hisparse_guard"
 DISTRIBUTION = "hisparse-guard"
 # The private copy of wrapt in a bundle, which the runtime prefers.
-VENDORED = f"{PACKAGE}/_vendored"
+VENDORED = "_vendored"
 
 
 def package() -> Traversable:
@@ -130,17 +131,17 @@ def package_files() -> list[tuple[str, bytes]]:
             f"which files of {root} belong to hisparse-guard is not known: it is no bundle, no "
             "installation with a RECORD and no git checkout; install it with pip"
         )
-    made = {f"inject/{START}", "MANIFEST.json"}
+    made = {f"inject/{START}", manifest.FILE}
     own = sorted(
         name
         for name in (n.removeprefix(f"{PACKAGE}/") for n in names if n.startswith(f"{PACKAGE}/"))
-        if name not in made and not name.endswith(".pyc") and not name.startswith("_vendored/")
+        if name not in made and not name.endswith(".pyc") and not name.startswith(f"{VENDORED}/")
     )
     return [(f"{PACKAGE}/{name}", root.joinpath(*name.split("/")).read_bytes()) for name in own]
 
 
 def _bundled_names(root: Traversable) -> list[str] | None:
-    listing = root / "MANIFEST.json"
+    listing = root / manifest.FILE
     return list(json.loads(listing.read_text())["files"]) if listing.is_file() else None
 
 
@@ -200,7 +201,7 @@ def wrapt_files() -> tuple[str, list[tuple[str, bytes]]]:
     try:
         distribution = importlib.metadata.distribution("wrapt")
     except importlib.metadata.PackageNotFoundError:
-        vendored = package() / "_vendored" / "wrapt"
+        vendored = package() / VENDORED / "wrapt"
         if not vendored.is_dir():
             raise FileNotFoundError(
                 "wrapt is not installed here, and a bundle takes its private copy from there; "

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-NAME = "hisparse_guard/MANIFEST.json"
+FILE = "MANIFEST.json"
+NAME = f"hisparse_guard/{FILE}"
 SCHEMA = 1
 
 

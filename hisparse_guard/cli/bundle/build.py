@@ -79,6 +79,7 @@ def contents(python: str | None = None) -> Contents:
     Raises:
         Unbundled: a part is missing, or `python` cannot compile.
     """
+    vendored = f"{installation.PACKAGE}/{installation.VENDORED}"
     try:
         wrapt, wrapt_files = installation.wrapt_files()
         files = {
@@ -86,9 +87,9 @@ def contents(python: str | None = None) -> Contents:
             f"{DIST_INFO}/METADATA": METADATA.encode(),
             f"{DIST_INFO}/entry_points.txt": ENTRY_POINTS.encode(),
             f"{DIST_INFO}/LICENSE": installation.license_text(),
-            f"{installation.VENDORED}/__init__.py": VENDORED_INIT.encode(),
+            f"{vendored}/__init__.py": VENDORED_INIT.encode(),
             **dict(installation.package_files()),
-            **{f"{installation.VENDORED}/wrapt/{name}": data for name, data in wrapt_files},
+            **{f"{vendored}/wrapt/{name}": data for name, data in wrapt_files},
         }
     except FileNotFoundError as error:
         raise Unbundled(str(error)) from error

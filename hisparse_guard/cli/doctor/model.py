@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from hisparse_guard.cli.doctor.callers import Call
 from hisparse_guard.cli.doctor.jit_cache import JitCache
+from hisparse_guard.cli.exit_codes import Exit
 from hisparse_guard.cli.interpreter import Probe
 from hisparse_guard.cli.launchers import Started
 from hisparse_guard.runtime.settings import Settings
@@ -119,4 +120,5 @@ class Examination:
     @property
     def exit_code(self) -> int:
         bad = any(finding.level in ("fix", "unknown") for finding in self.findings)
-        return int(bad or self.verdict.advice in ("not able", "cannot tell"))
+        bad = bad or self.verdict.advice in ("not able", "cannot tell")
+        return Exit.PROBLEM if bad else Exit.OK

@@ -22,6 +22,7 @@ from hisparse_guard.cli.inject.document_edits import (
 )
 from hisparse_guard.cli.inject.nodes import Refused, shown
 from hisparse_guard.cli.inject.objects import KubernetesObject, PodTemplate
+from hisparse_guard.cli.ray_variables import RAY_VARIABLES
 
 ANNOTATION = "hisparse-guard/injected"
 VOLUME = "hisparse-guard"
@@ -31,12 +32,6 @@ EVIDENCE_MOUNT = "/var/run/hisparse-guard"
 EVIDENCE_DIR = f"{EVIDENCE_MOUNT}/evidence"
 # An existing PYTHONPATH that `valueFrom` gives is kept under this name.
 BEHIND = "BEHIND_HISPARSE_GUARD_"
-
-# What vLLM hands to its Ray actors, besides what it knows by itself.
-RAY_VARIABLES = {
-    "VLLM_RAY_EXTRA_ENV_VARS_TO_COPY": "PYTHONPATH",
-    "VLLM_RAY_EXTRA_ENV_VAR_PREFIXES_TO_COPY": "HISPARSE_GUARD_",
-}
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 from hisparse_guard.cli.bundle import build
 from hisparse_guard.cli.bundle.configmap import ENTRY, MOUNT, configmap
+from hisparse_guard.cli.exit_codes import Exit
 from hisparse_guard.cli.inject import stream
 from hisparse_guard.cli.inject.nodes import MAX_CHARACTERS, Refused, shown
 from hisparse_guard.cli.inject.objects import Selector
@@ -16,7 +17,6 @@ from hisparse_guard.cli.inject.plan import EVIDENCE_DIR, Guard
 from hisparse_guard.cli.known_settings import misspelt
 from hisparse_guard.runtime import settings as known
 
-NOTHING = 3
 _BOM = "\ufeff"
 
 
@@ -111,4 +111,4 @@ def _write(result: stream.Result, mark: str) -> int:
         print(f"hisparse-guard inject: {line}", file=sys.stderr)
     sys.stdout.buffer.write((mark + result.text).encode("utf-8"))
     sys.stdout.buffer.flush()
-    return 0 if result.changed else NOTHING
+    return Exit.OK if result.changed else Exit.NOTHING

@@ -13,6 +13,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from hisparse_guard.cli.exit_codes import Exit
 from hisparse_guard.cli.launchers import pex, programs, table
 from hisparse_guard.cli.launchers.way import PYTHON, CannotTell, NoSuchProgram, Started, Way
 
@@ -55,12 +56,14 @@ def _first_program(way: Way) -> str:
     if os.sep not in name:
         there = shutil.which(name, os.F_OK, way.environment.get("PATH", os.defpath))
         if there is not None:
-            raise NoSuchProgram(f"{there}: not executable", 126)
-        raise NoSuchProgram(f"{name}: no such program on PATH", 127)
+            raise NoSuchProgram(f"{there}: not executable", Exit.CANNOT_RUN)
+        raise NoSuchProgram(f"{name}: no such program on PATH", Exit.NO_SUCH_PROGRAM)
     path = Path(name)
     if not path.exists():
-        raise NoSuchProgram(f"{name}: no such file", 127)
-    raise NoSuchProgram(f"{name}: " + ("a folder" if path.is_dir() else "not executable"), 126)
+        raise NoSuchProgram(f"{name}: no such file", Exit.NO_SUCH_PROGRAM)
+    raise NoSuchProgram(
+        f"{name}: " + ("a folder" if path.is_dir() else "not executable"), Exit.CANNOT_RUN
+    )
 
 
 def _step(way: Way) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from hisparse_guard.cli import endpoint
+from hisparse_guard.cli.exit_codes import Exit
 from hisparse_guard.cli.output import printable
 
 # Far above any answer of a few tokens or any list of models.
@@ -152,25 +153,27 @@ def probe(
         server = Server(base_url, timeout_s=timeout_s, ca_file=ca_file, key=key)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    found: list[tuple[int, str]] = []
+    found: list[tuple[Exit, str]] = []
 
     def work() -> None:
         try:
-            found.append((0, f"answered: {_tokens(server, model, tokens)}"))
+            found.append((Exit.OK, f"answered: {_tokens(server, model, tokens)}"))
         except NoAnswer as error:
-            found.append((1, f"not answered: {error}"))
+            found.append((Exit.PROBLEM, f"not answered: {error}"))
         except Exception as error:
-            found.append((1, f"not answered: {type(error).__name__}: {error}"))
+            found.append((Exit.PROBLEM, f"not answered: {type(error).__name__}: {error}"))
 
     # A thread, since a timeout of a socket counts anew with each byte and not at all for DNS.
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     thread.join(timeout_s)
-    code, line = found[0] if found else (1, f"not answered: nothing within {timeout_s:g} s")
+    code, line = (
+        found[0] if found else (Exit.PROBLEM, f"not answered: nothing within {timeout_s:g} s")
+    )
     try:
         print(f"hisparse-guard probe: {printable(line, longest=300)}", flush=True)
     except OSError:
-        code = 1
+        code = Exit.PROBLEM
     if thread.is_alive():
         sys.stdout = sys.stderr = None
         os._exit(code)

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+from hisparse_guard.cli.exit_codes import Exit
+
 
 def command() -> None:
     """Ask a server for a few real tokens within a deadline."""
@@ -17,7 +19,7 @@ def command() -> None:
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         print(f"{self.prog}: {message} (try: {self.prog} --help)", file=sys.stderr)
-        raise SystemExit(2)
+        raise SystemExit(Exit.USAGE)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -9,10 +9,11 @@ import signal
 import threading
 from collections.abc import Iterator
 
+from hisparse_guard.cli.exit_codes import Exit
+
 # Within 5 s of the first signal no process of ours is left.
 LAST_S = 4.0
 PARENT_EVERY_S = 0.5
-EXIT = 130
 
 
 class Interrupts:
@@ -94,4 +95,4 @@ class Interrupts:
 def _give_up() -> None:
     with contextlib.suppress(OSError):
         os.write(2, b"hisparse-guard ramp: interrupted before all that was asked for was written\n")
-    os._exit(EXIT)
+    os._exit(Exit.INTERRUPTED)

@@ -11,10 +11,11 @@ from typing import Any
 
 from hisparse_guard import __version__
 from hisparse_guard.cli import endpoint
+from hisparse_guard.cli.exit_codes import Exit
 from hisparse_guard.cli.masking import Vault
 from hisparse_guard.cli.ramp import outputs, triage_and_report
 from hisparse_guard.cli.ramp.api import Api, tls_context
-from hisparse_guard.cli.ramp.interrupts import EXIT, Interrupts
+from hisparse_guard.cli.ramp.interrupts import Interrupts
 from hisparse_guard.cli.ramp.load import Load
 from hisparse_guard.cli.ramp.outputs import Outputs
 from hisparse_guard.cli.ramp.progress import progress
@@ -117,8 +118,8 @@ class Session:
         if self._wanted.archive is not None:
             written &= self._archive(self._wanted.archive, document, documents)
         if self._interrupts.seen:
-            return EXIT
-        return self.result.exit_code or (0 if written else 1)
+            return Exit.INTERRUPTED
+        return self.result.exit_code or (Exit.OK if written else Exit.PROBLEM)
 
     def _write(
         self, path: Path, write: Callable[[Path, dict[str, Any]], None], document: dict[str, Any]

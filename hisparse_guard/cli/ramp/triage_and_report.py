@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hisparse_guard.cli.exit_codes import Exit
 from hisparse_guard.cli.ramp.verdict import Judged, Result
 
 
@@ -41,10 +42,11 @@ def judge(
             code, document = ask(given)
         except Exception as error:
             # A defect of theirs must not cost the record of an hour's ramp.
-            code, document = 70, {"verdict": f"could not be had ({type(error).__name__})"}
+            code = Exit.INTERNAL_ERROR
+            document = {"verdict": f"could not be had ({type(error).__name__})"}
         documents[name] = document
         words = str(document.get("verdict"))
-        against = code == 1 or words.startswith("unknown")
+        against = code == Exit.PROBLEM or words.startswith("unknown")
         result.judged[name] = Judged(words, against)
         if code and not against:
             result.not_shown.append(f"health by the {name} ({words})")

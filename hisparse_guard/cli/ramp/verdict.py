@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from hisparse_guard.cli.exit_codes import Exit
 from hisparse_guard.cli.output import plural
 from hisparse_guard.cli.ramp.levels import LevelResult
 
@@ -125,10 +126,10 @@ class Result:
     @property
     def exit_code(self) -> int:
         if self.internal_error:
-            return 70
+            return Exit.INTERNAL_ERROR
         if self.interrupted:
-            return 130
-        return 0 if self.verdict == "passed" else 1
+            return Exit.INTERRUPTED
+        return Exit.OK if self.verdict == "passed" else Exit.PROBLEM
 
     def first_failure(self) -> dict[str, Any] | None:
         for level in self.levels:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
+from hisparse_guard.cli.exit_codes import Exit
+
 Verdict = Literal[
     "unsafe",
     "disagreement",
@@ -19,15 +21,15 @@ Finding = tuple[Verdict, str]
 
 # Worst first. `failed` shares its exit code with `unproven`: no mnnvl workspace serves, so the
 # server is not unsafe, but what was to be proven is not there either.
-EXIT_CODES: dict[Verdict, int] = {
-    "unsafe": 1,
-    "disagreement": 1,
-    "partly guarded": 1,
-    "failed": 4,
-    "unproven": 4,
-    "safe": 0,
-    "not HiSparse": 0,
-    "no evidence": 3,
+EXIT_CODES: dict[Verdict, Exit] = {
+    "unsafe": Exit.PROBLEM,
+    "disagreement": Exit.PROBLEM,
+    "partly guarded": Exit.PROBLEM,
+    "failed": Exit.NOT_SHOWN,
+    "unproven": Exit.NOT_SHOWN,
+    "safe": Exit.OK,
+    "not HiSparse": Exit.OK,
+    "no evidence": Exit.NOTHING,
 }
 # 0 for the worst.
 severity = tuple(EXIT_CODES).index

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from hisparse_guard.cli import installation, interpreter
+from hisparse_guard.cli.exit_codes import Exit
 from hisparse_guard.cli.launchers import NoSuchProgram, Started, follow, only_tells
 from hisparse_guard.cli.output import printable
 
@@ -53,9 +54,9 @@ def _check(started: Started) -> None:
     if started.interpreter is not None and not only_tells(started.options):
         probe = interpreter.probe(started)
         if not probe.checked:
-            raise Refused(f"not started: {probe.reason}", 2)
+            raise Refused(f"not started: {probe.reason}", Exit.USAGE)
         if probe.reason is not None:
-            raise Refused(f"not started, since it would run unguarded: {probe.reason}", 2)
+            raise Refused(f"not started, since it would run unguarded: {probe.reason}", Exit.USAGE)
     if started.unknown is not None:
         _tell(
             f"not checked: {started.unknown}. CMD gets this PYTHONPATH; whether its Python keeps "
@@ -83,8 +84,9 @@ def _become(program: str, cmd: Sequence[str], environment: Mapping[str, str]) ->
             # As a shell does with a script that has no #! line.
             os.execve("/bin/sh", ["/bin/sh", program, *cmd[1:]], environment)
     except OSError as error:
-        why, code = str(error.strerror), 126
+        why, code = str(error.strerror), Exit.CANNOT_RUN
         if isinstance(error, FileNotFoundError):
             # 127 as bash 5.2, dash and env have it.
-            why, code = "the interpreter that its first line names does not exist", 127
+            why = "the interpreter that its first line names does not exist"
+            code = Exit.NO_SUCH_PROGRAM
         raise Refused(f"{program}: {why}", code) from error

@@ -11,6 +11,7 @@ from pathlib import Path
 from hisparse_guard.cli import installation
 from hisparse_guard.cli.doctor.checks.way_in import is_ours
 from hisparse_guard.cli.doctor.model import Facts, Finding
+from hisparse_guard.cli.ray_variables import RAY_VARIABLES
 from hisparse_guard.runtime.state import ENV_BACKEND
 
 BACKENDS = ("auto", "trtllm", "mnnvl")
@@ -84,13 +85,11 @@ def ray(facts: Facts) -> Iterator[Finding]:
     text += "was started (`ray start`, RAY_ADDRESS) cannot be told: start Ray with the guard on "
     text += "every node, and look at the server's log (`armed by`) or `hisparse-guard report`"
     yield Finding("unknown" if facts.concerned else "note", "ray", text)
-    copied = facts.environment.get("VLLM_RAY_EXTRA_ENV_VARS_TO_COPY", "").split(",")
-    prefixes = facts.environment.get("VLLM_RAY_EXTRA_ENV_VAR_PREFIXES_TO_COPY", "").split(",")
-    lost = []
-    if "PYTHONPATH" not in copied:
-        lost.append("VLLM_RAY_EXTRA_ENV_VARS_TO_COPY=PYTHONPATH")
-    if "HISPARSE_GUARD_" not in prefixes:
-        lost.append("VLLM_RAY_EXTRA_ENV_VAR_PREFIXES_TO_COPY=HISPARSE_GUARD_")
+    lost = [
+        f"{name}={word}"
+        for name, word in RAY_VARIABLES.items()
+        if word not in facts.environment.get(name, "").split(",")
+    ]
     if lost:
         text = f"so that Ray's actors get the guard, set {' and '.join(lost)}"
         yield Finding("note", "ray", text)

@@ -7,13 +7,14 @@ from pathlib import Path
 
 from hisparse_guard.cli.doctor.checks.way_in import bytes_at
 from hisparse_guard.cli.doctor.model import Facts, Finding
+from hisparse_guard.cli.installation import VENDORED
 
 
 def wrapt(facts: Facts) -> Iterator[Finding]:
     guard, found = facts.seen["guard"], facts.seen["wrapt"]
     private = False
     if guard and guard.get("folders"):
-        private = bool(bytes_at(str(Path(guard["folders"][0], "_vendored/wrapt/__init__.py"))))
+        private = bool(bytes_at(str(Path(guard["folders"][0], VENDORED, "wrapt/__init__.py"))))
     version = ((found or {}).get("distribution") or {}).get("version", "of an unknown version")
     there = bool(found and found.get("folders"))
     image = f"the image's is {version}" if there else "the image has none"
