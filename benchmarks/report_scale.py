@@ -43,7 +43,7 @@ def make(folder: Path, workers: int, lines: int) -> int:
     stacks = [stack(site) for site in range(max(1, lines // 4))]
     for number in range(workers):
         server, rank = divmod(number, 8)
-        life = Process(
+        process = Process(
             rank=rank,
             world=min(8, workers),
             host=f"node-{server}",
@@ -52,10 +52,10 @@ def make(folder: Path, workers: int, lines: int) -> int:
             rendezvous=f"tcp://node-{server}:29500",
             instance=f"instance-{server}",
         ).config()
-        life.resolve()
+        process.resolve()
         site = count = 0
-        while len(life.lines) < lines - 2:
-            life.miss(
+        while len(process.lines) < lines - 2:
+            process.miss(
                 count=10**count,
                 origin="trace",
                 where=stacks[site][-1],
@@ -65,8 +65,8 @@ def make(folder: Path, workers: int, lines: int) -> int:
             site += 1
             if site == len(stacks):
                 site, count = 0, count + 1
-        life.workspace("made").workspace()
-        life.write(folder / life.host)
+        process.workspace("made").workspace()
+        process.write(folder / process.host)
     return sum(path.stat().st_size for path in folder.rglob("*.jsonl"))
 
 

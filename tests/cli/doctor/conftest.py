@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import venv
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.doctor import support
+from tests.support.bundles import bundled
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -31,10 +30,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The guard as a zip, with a private wrapt."""
-    target = tmp_path_factory.mktemp("bundle") / "guard.zip"
-    command = [sys.executable, "-m", "hisparse_guard", "bundle", str(target), "--format", "zip"]
-    subprocess.run(command, check=True, capture_output=True, cwd=support.ROOT)
-    return target
+    return bundled(tmp_path_factory.mktemp("bundle") / "guard.zip")
 
 
 @pytest.fixture

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -13,6 +11,7 @@ import pytest
 from hisparse_guard.cli.doctor.examine import examine
 from tests.conformance import harness
 from tests.support import environments
+from tests.support.bundles import hisparse_guard
 
 # The fixture is what costs: one interpreter that has loaded torch.
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("doctor agrees")]
@@ -85,14 +84,7 @@ def test_both_name_the_same_class(name: str, running: dict[str, dict[str, Any]])
 )
 def test_the_guard_can_go_only_where_no_caller_leaves_it_open(name: str, advice: str) -> None:
     path = os.pathsep.join(map(str, [*harness.guard_path(), harness.tree(name)]))
-    command = [str(environments.image_python()), "-m", "vllm.entrypoints.cli.main", "serve"]
-    done = subprocess.run(
-        [sys.executable, "-m", "hisparse_guard", "doctor", "--", *command],
-        capture_output=True,
-        text=True,
-        cwd="/",
-        env={"PATH": os.environ["PATH"], "HOME": "/nonexistent", "PYTHONPATH": path},
-        check=False,
-    )
+    command = [environments.image_python(), "-m", "vllm.entrypoints.cli.main", "serve"]
+    done = hisparse_guard("doctor", "--", *command, PYTHONPATH=path)
     assert done.returncode == 0, done
     assert done.stdout.startswith(advice)

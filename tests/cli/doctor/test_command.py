@@ -9,35 +9,25 @@ import sys
 from pathlib import Path
 
 from tests.cli.doctor.support import ROOT, bare
-
-
-def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "hisparse_guard", "doctor", *arguments],
-        check=False,
-        capture_output=True,
-        text=True,
-        cwd="/",
-        env={"PATH": os.environ["PATH"], "HOME": "/nonexistent", **variables},
-    )
+from tests.support.bundles import hisparse_guard
 
 
 def test_the_command(bundle: Path, tree: Path) -> None:
     path = os.pathsep.join(map(str, (bundle, tree)))
     words = ("--", str(bare()), "-m", "vllm", "serve", "--port", "8000")
-    done = run("--json", *words, PYTHONPATH=path)
+    done = hisparse_guard("doctor", "--json", *words, PYTHONPATH=path)
     found = json.loads(done.stdout)
     assert (found["advice"], done.stderr) == ("needed", "")
     assert done.returncode == found["exit_code"]
     assert found["seen"]["classified"]["build"]["label"] == "unguarded"
-    done = run(*words, PYTHONPATH=path)
+    done = hisparse_guard("doctor", *words, PYTHONPATH=path)
     assert done.stdout.startswith("needed here: ")
     assert "unguarded" in done.stdout
     assert all(line == line.rstrip() for line in done.stdout.splitlines())
 
 
 def test_this_python(tree: Path) -> None:
-    done = run(PYTHONPATH=str(tree))
+    done = hisparse_guard("doctor", PYTHONPATH=f"{ROOT}{os.pathsep}{tree}")
     assert f"at {sys.executable}" in done.stdout
     assert "unguarded" in done.stdout
 

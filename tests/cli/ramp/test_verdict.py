@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from hisparse_guard.cli.ramp.levels import LevelResult, Request, percentile
 from hisparse_guard.cli.ramp.verdict import Judged, Result
-
-FINE = {"health": None, "probe": None, "listed": True}
+from tests.cli.ramp.results import FINE
 
 
 def level(done: int, failed: int = 0, kind: str = "http 500", state: str = "complete"):

@@ -9,9 +9,9 @@ from hisparse_guard.cli.report.report import Report, judge
 from tests.cli.report.samples import Process
 
 
-def judged(tmp_path: Path, *lives: Process) -> Report:
-    for life in lives:
-        life.write(tmp_path)
+def judged(tmp_path: Path, *processes: Process) -> Report:
+    for process in processes:
+        process.write(tmp_path)
     return judge([tmp_path])
 
 

@@ -28,7 +28,7 @@ def stamp(seconds: float) -> str:
 
 
 class Process:
-    """One process life that writes evidence."""
+    """One worker process that writes evidence."""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class Process:
         )
 
     def guarded(self) -> Process:
-        """The life of a worker on an unguarded build with the guard in force."""
+        """A worker on an unguarded build with the guard in force."""
         return self.config().resolve().resolve_late().miss().workspace("made").workspace()
 
     def observed(self) -> Process:
@@ -189,7 +189,7 @@ class Process:
         return "".join(line + "\n" for line in self.lines)
 
     def write(self, folder: Path, name: str | None = None) -> Path:
-        """Appends this life to its file, as the guard does."""
+        """Appends its lines to its file, as the guard does."""
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / (name or f"hisparse-guard-{self.host}-{self.pid}.jsonl")
         with path.open("a") as handle:

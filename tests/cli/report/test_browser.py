@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import pytest
 
 from tests.cli.report.samples import Process, world
 from tests.support.browser import Browser, browser, chromium
+from tests.support.bundles import hisparse_guard
 from tests.support.environments import Unavailable
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
@@ -52,20 +51,15 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("page")
     evidence, target = folder / "evidence", folder / "report.html"
     Process(rank=None, pid=50, ppid=1, start=-5.0).config().write(evidence)
-    for life in world():
-        life.guarded().write(evidence)
-    for life in world(host="node-b", rendezvous="tcp://b:1", instance="b", mode="observe"):
-        life.observed().write(evidence)
-    for life in world(8, host="node-c", rendezvous="tcp://c:1", instance="c")[:5]:
-        life.guarded().line("error", message="x" * 300, detail=None).write(evidence)
-    with life.write(evidence).open("a") as handle:
+    for process in world():
+        process.guarded().write(evidence)
+    for process in world(host="node-b", rendezvous="tcp://b:1", instance="b", mode="observe"):
+        process.observed().write(evidence)
+    for process in world(8, host="node-c", rendezvous="tcp://c:1", instance="c")[:5]:
+        process.guarded().line("error", message="x" * 300, detail=None).write(evidence)
+    with process.write(evidence).open("a") as handle:
         handle.write('{"schema":1,"ts"')
-    done = subprocess.run(
-        [sys.executable, "-m", "hisparse_guard", "report", evidence, "--html", target],
-        check=False,
-        capture_output=True,
-        cwd=Path(__file__).resolve().parents[3],
-    )
+    done = hisparse_guard("report", evidence, "--html", target)
     assert done.returncode == 1, done.stderr
     return target
 

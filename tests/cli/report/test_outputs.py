@@ -29,10 +29,10 @@ def evidence(tmp_path: Path) -> Path:
     """Two servers: one safe with an API server, one unsafe and with a hostile model name."""
     folder = tmp_path / "evidence"
     Process(rank=None, pid=50, ppid=1, start=-5.0).config().write(folder)
-    for life in world():
-        life.guarded().write(folder)
-    for life in world(host="node-b", rendezvous="tcp://b:1", instance="b", mode="observe"):
-        life.config(model=NASTY).observed().write(folder)
+    for process in world():
+        process.guarded().write(folder)
+    for process in world(host="node-b", rendezvous="tcp://b:1", instance="b", mode="observe"):
+        process.config(model=NASTY).observed().write(folder)
     return folder
 
 
@@ -71,8 +71,8 @@ class Page(HTMLParser):
     ],
 )
 def test_exit_codes(tmp_path: Path, prepare: object, code: int, word: str) -> None:
-    for life in world():
-        prepare(life).write(tmp_path)  # type: ignore[operator]
+    for process in world():
+        prepare(process).write(tmp_path)  # type: ignore[operator]
     done = report(tmp_path)
     assert (done.returncode, done.stderr) == (code, "")
     assert done.stdout.startswith(f"{word}: ")
@@ -119,8 +119,8 @@ def test_the_table(evidence: Path) -> None:
 
 def test_no_letter_in_a_page_hides_or_turns_others(tmp_path: Path) -> None:
     """Neither in a field nor in a list of them."""
-    for life in world(host="node\u202ea\x1b[31m"):
-        life.guarded().write(tmp_path, f"{life.pid}.jsonl")
+    for process in world(host="node\u202ea\x1b[31m"):
+        process.guarded().write(tmp_path, f"{process.pid}.jsonl")
     assert report(tmp_path, "--html", tmp_path / "page.html").returncode == 0
     page = (tmp_path / "page.html").read_text()
     assert "node\\u202ea\\x1b[31m" in page
@@ -128,8 +128,8 @@ def test_no_letter_in_a_page_hides_or_turns_others(tmp_path: Path) -> None:
 
 
 def test_many_equal_workers_are_folded(tmp_path: Path) -> None:
-    for life in world(64):
-        life.guarded().write(tmp_path)
+    for process in world(64):
+        process.guarded().write(tmp_path)
     lines = report(tmp_path).stdout.splitlines()
     assert any(line.split()[:2] == ["0-63", "safe"] for line in lines)
     assert len(lines) < 15
@@ -137,8 +137,8 @@ def test_many_equal_workers_are_folded(tmp_path: Path) -> None:
 
 def test_of_many_servers_only_the_bad_have_tables(tmp_path: Path) -> None:
     for number in range(25):
-        for life in world(pid=100 + 2 * number, rendezvous=f"tcp://a:{number}"):
-            (life.observed() if number == 7 else life.guarded()).write(tmp_path)
+        for process in world(pid=100 + 2 * number, rendezvous=f"tcp://a:{number}"):
+            (process.observed() if number == 7 else process.guarded()).write(tmp_path)
     lines = report(tmp_path).stdout.splitlines()
     assert sum(line.startswith("safe  ") for line in lines) == 24
     assert [line.split()[:2] for line in lines if "mnnvl (made)" in line] == [["0-1", "unsafe"]]
@@ -146,15 +146,15 @@ def test_of_many_servers_only_the_bad_have_tables(tmp_path: Path) -> None:
 
 
 def test_missing_ranks_have_a_row(tmp_path: Path) -> None:
-    for life in world(8)[:5]:
-        life.guarded().write(tmp_path)
+    for process in world(8)[:5]:
+        process.guarded().write(tmp_path)
     lines = report(tmp_path).stdout.splitlines()
     assert "  5-7   no evidence" in lines
 
 
 def test_a_terminal_that_is_not_utf8_costs_no_answer(tmp_path: Path) -> None:
-    for life in world():
-        life.guarded().config(model="modèle…").write(tmp_path)
+    for process in world():
+        process.guarded().config(model="modèle…").write(tmp_path)
     done = hisparse_guard("report", tmp_path, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("safe: ")

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ import pytest
 from hisparse_guard.cli.report.history import misses_of
 from hisparse_guard.cli.report.report import Report, Result, judge
 from tests.conformance import harness
+from tests.support.bundles import hisparse_guard
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("report-evidence")]
 
@@ -96,12 +95,7 @@ def evidence(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_verdicts(evidence: Path, run: str, verdict: str, code: int) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "hisparse_guard", "report", "--json", str(evidence / run)],
-        check=False,
-        capture_output=True,
-        text=True,
-    )
+    done = hisparse_guard("report", "--json", evidence / run)
     found = json.loads(done.stdout)
     assert (found["verdict"], done.returncode, len(found["servers"])) == (verdict, code, 1)
     assert found["evidence"]["problems"] == [] and found["evidence"]["torn"] == []

@@ -20,24 +20,24 @@ def test_two_servers_side_by_side(tmp_path: Path) -> None:
 
 def test_a_server_over_nodes(tmp_path: Path) -> None:
     """Instance ids and parents are a node's own there; the meeting address is not."""
-    lives = [
+    processes = [
         Process(
             rank=r, world=4, host=f"node-{r // 2}", pid=100 + r, ppid=50 + r // 2,
             instance=f"i{r // 2}", start=20.0 * (r // 2),
         ).guarded()
         for r in range(4)
     ]  # fmt: skip
-    report = judged(tmp_path, *lives)
+    report = judged(tmp_path, *processes)
     assert verdicts(report) == ["safe"]
     assert report.results[0].server.hosts == ["node-0", "node-1"]
 
 
 def test_workers_that_make_their_own_config(tmp_path: Path) -> None:
     """Then each has an instance id of its own; the meeting address is what they share."""
-    lives = world()
-    for number, life in enumerate(lives):
-        life.instance = f"own-{number}"
-    report = judged(tmp_path, *(p.guarded() for p in lives))
+    processes = world()
+    for number, process in enumerate(processes):
+        process.instance = f"own-{number}"
+    report = judged(tmp_path, *(p.guarded() for p in processes))
     assert verdicts(report) == ["safe"]
 
 
@@ -62,9 +62,9 @@ def test_a_rank_that_starts_after_the_others_met_is_of_another_run(tmp_path: Pat
 
 def test_containers_that_share_a_host_name_share_pids_too(tmp_path: Path) -> None:
     """Two containers on the host's network, each with its own pid 7."""
-    lives = [Process(rank=r, world=2, pid=7, start=0.1 * r).guarded() for r in (0, 1)]
-    for number, life in enumerate(lives):
-        life.write(tmp_path / str(number))
+    processes = [Process(rank=r, world=2, pid=7, start=0.1 * r).guarded() for r in (0, 1)]
+    for number, process in enumerate(processes):
+        process.write(tmp_path / str(number))
     report = judge([tmp_path])
     assert [len(result.server.workers) for result in report.results] == [2]
     assert report.verdict == "safe"
@@ -78,34 +78,36 @@ def test_clocks_that_differ_much_are_not_safe(tmp_path: Path) -> None:
 
 
 def test_without_an_address_the_instance_counts(tmp_path: Path) -> None:
-    lives = [p.guarded() for p in world(rendezvous=None)]
+    processes = [p.guarded() for p in world(rendezvous=None)]
     other = [p.guarded() for p in world(rendezvous=None, instance="other", start=0.5, pid=200)]
-    assert verdicts(judged(tmp_path, *lives, *other)) == ["safe", "safe"]
+    assert verdicts(judged(tmp_path, *processes, *other)) == ["safe", "safe"]
 
 
 def test_without_either_the_parent_counts(tmp_path: Path) -> None:
-    lives = [p.guarded() for p in world(rendezvous=None, instance=None)]
+    processes = [p.guarded() for p in world(rendezvous=None, instance=None)]
     other = Process(rendezvous=None, instance=None, ppid=51, pid=300).guarded()
-    assert sorted(verdicts(judged(tmp_path, *lives, other))) == ["partly guarded", "safe"]
+    assert sorted(verdicts(judged(tmp_path, *processes, other))) == ["partly guarded", "safe"]
 
 
 def test_replicas_with_worlds_of_their_own(tmp_path: Path) -> None:
     """Data parallelism of a dense model: one instance, one world a replica."""
-    lives = [
-        life.guarded()
+    processes = [
+        process.guarded()
         for replica in range(2)
-        for life in world(rendezvous=f"tcp://127.0.0.1:{4000 + replica}", pid=100 + 10 * replica)
+        for process in world(rendezvous=f"tcp://127.0.0.1:{4000 + replica}", pid=100 + 10 * replica)
     ]
     api = Process(rank=None, pid=5, ppid=1, start=-9.0).config()
-    report = judged(tmp_path, api, *lives)
+    report = judged(tmp_path, api, *processes)
     assert verdicts(report) == ["safe", "safe"]
-    assert all([life.pid for life in result.server.others] == [5] for result in report.results)
+    assert all(
+        [process.pid for process in result.server.others] == [5] for result in report.results
+    )
 
 
 def test_forked_workers(tmp_path: Path) -> None:
-    """A forked child begins a life of its own, with the configs that its parent had seen."""
-    lives = [p.config().resolve().workspace() for p in world(instance=None)]
-    report = judged(tmp_path, Process(rank=None, pid=50, ppid=1, start=-5.0).config(), *lives)
+    """A forked child is a process of its own, with the configs that its parent had seen."""
+    processes = [p.config().resolve().workspace() for p in world(instance=None)]
+    report = judged(tmp_path, Process(rank=None, pid=50, ppid=1, start=-5.0).config(), *processes)
     assert verdicts(report) == ["safe"]
     assert len(report.results[0].server.others) == 1
 
@@ -144,12 +146,12 @@ def second_start(process: Process) -> str:
 
 def test_half_of_one_run_and_half_of_the_next_are_no_whole(tmp_path: Path) -> None:
     """Without a decision and without an instance, only the times tell them apart."""
-    lives = world(instance=None)
-    lives[1] = world(instance=None, start=600.0)[1]
-    for life in lives:
-        life.known = True
-        life.config().workspace("made").workspace()
-    assert judged(tmp_path, *lives).verdict in ("partly guarded", "unproven")
+    processes = world(instance=None)
+    processes[1] = world(instance=None, start=600.0)[1]
+    for process in processes:
+        process.known = True
+        process.config().workspace("made").workspace()
+    assert judged(tmp_path, *processes).verdict in ("partly guarded", "unproven")
 
 
 def test_an_error_of_the_first_start_is_not_held_against_the_next(tmp_path: Path) -> None:
@@ -157,10 +159,10 @@ def test_an_error_of_the_first_start_is_not_held_against_the_next(tmp_path: Path
     first.line("error", message="no wrapt here", detail=None)
     early = world(pid=200, start=-890.0, instance="own", rendezvous="tcp://10.0.0.1:1")
     second = Process(rank=None, pid=50, ppid=1, start=-9.0, instance="second").config()
-    lives = [first, second, *early, *world(instance="second")]
-    for life in lives[2:]:
-        life.guarded()
-    report = judged(tmp_path, *lives)
+    processes = [first, second, *early, *world(instance="second")]
+    for process in processes[2:]:
+        process.guarded()
+    report = judged(tmp_path, *processes)
     assert [result.judgement.verdict for result in report.results] == ["unproven", "safe"]
     assert report.results[0].server.workers[0].pid == 200
 
@@ -196,11 +198,11 @@ def test_a_launcher_of_two_servers(tmp_path: Path) -> None:
 def test_replicas_without_an_all_reduce_that_cannot_be_put_together(tmp_path: Path) -> None:
     """Tensor parallel size 1, several commands: nothing says that they are one world, and no rank
     waits for another."""
-    lives = [Process(rank=r, pid=100 + r, ppid=50 + r, instance=f"i{r}") for r in (0, 1)]
-    for life in lives:
-        life.known = True
-        life.config(tp=1, data_parallel_size=2)
-    assert judged(tmp_path, *lives).verdict == "unproven"
+    processes = [Process(rank=r, pid=100 + r, ppid=50 + r, instance=f"i{r}") for r in (0, 1)]
+    for process in processes:
+        process.known = True
+        process.config(tp=1, data_parallel_size=2)
+    assert judged(tmp_path, *processes).verdict == "unproven"
 
 
 def test_containers_with_one_host_name_have_api_servers_of_one_process_id(tmp_path: Path) -> None:
@@ -228,16 +230,16 @@ def test_an_engine_core_without_workers_is_not_hidden_by_another(tmp_path: Path)
     """Two replicas whose configs have been made independent (data parallel size 1), of one
     instance; the workers of the second are not guarded. The API server may have no evidence."""
     cores = [Process(rank=None, pid=pid, ppid=5, start=-5.0).config() for pid in (50, 51)]
-    lives = [p.guarded() for p in world()]
-    report = judged(tmp_path / "cores", *cores, *lives)
+    processes = [p.guarded() for p in world()]
+    report = judged(tmp_path / "cores", *cores, *processes)
     assert (verdicts(report), report.exit_code) == (["unproven"], 4)
     assert "process 51 of node-a: saw HiSparse and started none of the workers" in why(report)
     api = Process(rank=None, pid=5, ppid=1, start=-9.0).config()
     api.write(tmp_path / "cores")
     assert judge([tmp_path / "cores"]).verdict == "unproven"
     # With one core all is well, and under Ray it is not its workers' parent.
-    assert judged(tmp_path / "one", api, cores[0], *lives).verdict == "safe"
-    assert judged(tmp_path / "ray", cores[1], *lives).verdict == "safe"
+    assert judged(tmp_path / "one", api, cores[0], *processes).verdict == "safe"
+    assert judged(tmp_path / "ray", cores[1], *processes).verdict == "safe"
 
 
 def test_a_rank_that_was_given_another_way(tmp_path: Path) -> None:

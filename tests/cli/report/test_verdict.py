@@ -28,18 +28,18 @@ def test_made_without_a_getter_to_verify_is_safe(tmp_path: Path) -> None:
 @pytest.mark.parametrize("pinned", [None, "none"])
 def test_no_all_reduce_is_safe(tmp_path: Path, answer: Any, pinned: str | None) -> None:
     fields = {"rule": "no-backend", "config_current": pinned is not None}
-    lives = [
+    processes = [
         p.config().resolve(alone=answer, answer=answer, pinned=pinned, **fields) for p in world()
     ]
-    report = judged(tmp_path, *lives)
+    report = judged(tmp_path, *processes)
     assert (report.verdict, report.exit_code) == ("safe", 0)
     assert "FlashInfer all-reduce is off" in why(report)
 
 
 def test_tensor_parallel_size_one_is_safe(tmp_path: Path) -> None:
     """Nothing resolves there: there is no all-reduce."""
-    lives = [Process(rank=None, pid=100 + n).config(tp=1) for n in range(3)]
-    report = judged(tmp_path, *lives)
+    processes = [Process(rank=None, pid=100 + n).config(tp=1) for n in range(3)]
+    report = judged(tmp_path, *processes)
     assert (report.verdict, report.exit_code, len(report.results)) == ("safe", 0, 1)
 
 
@@ -52,21 +52,21 @@ def test_observe_shows_the_fault(tmp_path: Path) -> None:
 
 def test_an_mnnvl_workspace_is_never_forgiven(tmp_path: Path) -> None:
     """A quant workspace beside a good primary one, or one that was replaced later."""
-    lives = [
+    processes = [
         p.guarded().workspace("made", "mnnvl", kind="quant").workspace("verified") for p in world()
     ]
-    assert judged(tmp_path, *lives).verdict == "unsafe"
+    assert judged(tmp_path, *processes).verdict == "unsafe"
 
 
 def test_hisparse_seen_after_the_workspace_still_counts(tmp_path: Path) -> None:
-    lives = [
+    processes = [
         p.config(hisparse=False)
         .resolve(hisparse=False, answer=("mnnvl", True), pinned=None)
         .workspace("made", "mnnvl", expected="mnnvl", hisparse=False)
         .config()
         for p in world()
     ]
-    assert judged(tmp_path, *lives).verdict == "unsafe"
+    assert judged(tmp_path, *processes).verdict == "unsafe"
 
 
 @pytest.mark.parametrize(
@@ -79,13 +79,13 @@ def test_hisparse_seen_after_the_workspace_still_counts(tmp_path: Path) -> None:
 def test_unsafe_says_what_to_change(
     tmp_path: Path, variable: dict[str, str | None], advice: str
 ) -> None:
-    lives = [
+    processes = [
         p.config()
         .resolve(answer=("mnnvl", False), alone=("mnnvl", False), rule="multinode", pinned=None)
         .workspace("made", "mnnvl", expected="mnnvl")
         for p in world(environment=variable)
     ]
-    report = judged(tmp_path, *lives)
+    report = judged(tmp_path, *processes)
     assert report.verdict == "unsafe"
     assert advice in (report.results[0].judgement.advice or "")
 
@@ -139,13 +139,13 @@ def test_ranks_that_saw_different_configs_disagree(tmp_path: Path) -> None:
 
 def test_groups_of_one_world_may_differ(tmp_path: Path) -> None:
     """TP 2 x DP 2: one group spans nodes and cannot have trtllm, the other can."""
-    lives = world(4, group=2)
-    for life in lives[:2]:
-        life.guarded()
-    for life in lives[2:]:
+    processes = world(4, group=2)
+    for process in processes[:2]:
+        process.guarded()
+    for process in processes[2:]:
         fields = {"rule": "multinode", "pinned": None}
-        life.config().resolve(answer=(None, False), alone=("mnnvl", False), **fields)
-    report = judged(tmp_path, *lives)
+        process.config().resolve(answer=(None, False), alone=("mnnvl", False), **fields)
+    report = judged(tmp_path, *processes)
     assert (report.verdict, len(report.results)) == ("safe", 1)
 
 
@@ -163,20 +163,20 @@ def test_the_world_counts_not_the_group(tmp_path: Path) -> None:
 
 
 def test_ranks_known_only_later(tmp_path: Path) -> None:
-    """The first lines of a life have no rank yet: the latest known one counts."""
+    """The first lines of a process have no rank yet: the latest known one counts."""
     report = judged(tmp_path, *(p.guarded() for p in world()))
-    assert [life.rank for life in report.results[0].server.workers] == [0, 1]
-    assert [life.world_size for life in report.results[0].server.workers] == [2, 2]
+    assert [process.rank for process in report.results[0].server.workers] == [0, 1]
+    assert [process.world_size for process in report.results[0].server.workers] == [2, 2]
 
 
 def test_a_failed_workspace(tmp_path: Path) -> None:
-    lives = [
+    processes = [
         p.config()
         .resolve()
         .workspace("failed", None, error="RuntimeError: nvcc not found", serves="NCCL")
         for p in world()
     ]
-    report = judged(tmp_path, *lives)
+    report = judged(tmp_path, *processes)
     assert (report.verdict, report.exit_code) == ("failed", 4)
     assert "ranks 0-1: RuntimeError: nvcc not found; NCCL serves instead" in why(report)
     assert "doctor" in (report.results[0].judgement.advice or "")
@@ -184,18 +184,18 @@ def test_a_failed_workspace(tmp_path: Path) -> None:
 
 def test_a_failure_that_was_made_good(tmp_path: Path) -> None:
     """vLLM tries trtllm where mnnvl cannot be made."""
-    lives = [
+    processes = [
         p.config().resolve().workspace("failed", "mnnvl", error="no multicast").workspace("made")
         for p in world()
     ]
-    report = judged(tmp_path, *lives)
+    report = judged(tmp_path, *processes)
     assert report.verdict == "safe"
     assert "a workspace failed, another serves: no multicast" in why(report)
 
 
 def test_a_quant_workspace_that_fails_leaves_the_primary(tmp_path: Path) -> None:
-    lives = [p.guarded().workspace("failed", None, kind="quant", error="oom") for p in world()]
-    assert judged(tmp_path, *lives).verdict == "safe"
+    processes = [p.guarded().workspace("failed", None, kind="quant", error="oom") for p in world()]
+    assert judged(tmp_path, *processes).verdict == "safe"
 
 
 def test_a_workspace_that_fails_on_one_rank_is_a_disagreement(tmp_path: Path) -> None:
@@ -211,13 +211,13 @@ def test_no_workspace_yet_is_unproven(tmp_path: Path) -> None:
 
 def test_strict_that_refused_is_told(tmp_path: Path) -> None:
     forced: dict[str, str | None] = {"VLLM_FLASHINFER_ALLREDUCE_BACKEND": "mnnvl"}
-    lives = [
+    processes = [
         p.config().resolve(
             *(("mnnvl", False), ("mnnvl", False)), rule="env", env_backend="mnnvl", pinned=None
         )
         for p in world(mode="strict", environment=forced)
     ]
-    report = judged(tmp_path, *lives)
+    report = judged(tmp_path, *processes)
     assert (report.verdict, report.exit_code) == ("unproven", 4)
     assert "mode strict refuses the mnnvl workspace" in why(report)
     assert "unset VLLM_FLASHINFER_ALLREDUCE_BACKEND" in (report.results[0].judgement.advice or "")
@@ -239,13 +239,13 @@ def test_hisparse_without_workers_is_unproven(tmp_path: Path) -> None:
 def test_hisparse_off_has_to_be_shown_for_each_rank(
     tmp_path: Path, size: int, verdict: str
 ) -> None:
-    lives = [
+    processes = [
         p.config(hisparse=False)
         .resolve(hisparse=False, answer=("mnnvl", True), pinned=None)
         .workspace("made", "mnnvl", expected="mnnvl", hisparse=False)
         for p in world(size)[:2]
     ]
-    assert judged(tmp_path, *lives).verdict == verdict
+    assert judged(tmp_path, *processes).verdict == verdict
 
 
 def test_bystanders_alone_are_not_concerned(tmp_path: Path) -> None:
@@ -281,39 +281,39 @@ def test_only_processes_that_resolved_are_judged(tmp_path: Path) -> None:
         *(p.guarded() for p in world(ppid=50)),
     )
     assert verdicts(report) == ["safe"]
-    assert [life.pid for life in report.results[0].server.others] == [10, 50, 77]
+    assert [process.pid for process in report.results[0].server.others] == [10, 50, 77]
 
 
 # What newer guards write
 
 
 def test_groups_by_name_and_creations(tmp_path: Path) -> None:
-    lives = world(guard="0.2.0")
-    for life in lives:
-        life.config().resolve(group="3", used="trtllm", upstream="mnnvl", target="trtllm")
-        life.workspace("made", group="3", creation=1).workspace(group="3", creation=1)
-        life.workspace("destroyed", None, creation=1, group_rank=None, group_size=None)
-        life.workspace("made", group="3", creation=2)
-    report = judged(tmp_path, *lives)
+    processes = world(guard="0.2.0")
+    for process in processes:
+        process.config().resolve(group="3", used="trtllm", upstream="mnnvl", target="trtllm")
+        process.workspace("made", group="3", creation=1).workspace(group="3", creation=1)
+        process.workspace("destroyed", None, creation=1, group_rank=None, group_size=None)
+        process.workspace("made", group="3", creation=2)
+    report = judged(tmp_path, *processes)
     assert report.verdict == "safe", why(report)
     assert len(report.results[0].server.workers[0].groups) == 1
 
 
 def test_a_re_creation_that_failed_leaves_the_rank_without(tmp_path: Path) -> None:
-    lives = [p.guarded() for p in world()]
-    for life in lives:
-        life.workspace("destroyed", None, creation=1)
-    lives[0].workspace("made", creation=2)
-    lives[1].workspace("failed", None, creation=2, error="no memory")
-    assert judged(tmp_path, *lives).verdict == "disagreement"
+    processes = [p.guarded() for p in world()]
+    for process in processes:
+        process.workspace("destroyed", None, creation=1)
+    processes[0].workspace("made", creation=2)
+    processes[1].workspace("failed", None, creation=2, error="no memory")
+    assert judged(tmp_path, *processes).verdict == "disagreement"
 
 
 def test_two_groups_by_name_and_one_without_a_rank(tmp_path: Path) -> None:
     """Both ranks name themselves the first of a group."""
-    lives = world()
-    for life in lives:
-        life.config().resolve(group="3", group_rank=0).workspace("made", group="3", group_rank=0)
-    assert judged(tmp_path, *lives).verdict == "unproven"
+    processes = world()
+    for process in processes:
+        process.config().resolve(group="3", group_rank=0).workspace("made", group="3", group_rank=0)
+    assert judged(tmp_path, *processes).verdict == "unproven"
 
 
 def test_as_many_records_as_a_guard_writes_may_hide_others(tmp_path: Path) -> None:
