@@ -27,7 +27,7 @@ ALL_REDUCE = "vllm.distributed.device_communicators.flashinfer_all_reduce"
 CONFIG_MODULES = ("vllm.config.vllm", "vllm.config")
 CURRENT_CONFIG = "get_current_vllm_config_or_none"
 
-_UNSAFE = telemetry.messages.REMEDY
+_REMEDY = telemetry.messages.REMEDY
 
 
 @contextmanager
@@ -58,7 +58,7 @@ def resolve_fi_ar_backend(wrapped: Any, instance: Any, args: Any, kwargs: Any) -
     """
     answer = wrapped(*args, **kwargs)
     decision: Decision | None = None
-    with internal_errors(f"the all-reduce backend is not guarded, vLLM's own is used; {_UNSAFE}"):
+    with internal_errors(f"the all-reduce backend is not guarded, vLLM's own is used; {_REMEDY}"):
         group = _group_argument(args, kwargs)
         decision = state.decide(answer, group)
     if decision is None:
@@ -118,7 +118,7 @@ def get_workspace(kind: str) -> Callable[..., Any]:
         if none_chosen:
             return None
         workspace, refused = wrapped(*args, **kwargs), False
-        with internal_errors(f"the workspace is not verified; {_UNSAFE}"):
+        with internal_errors(f"the workspace is not verified; {_REMEDY}"):
             refused = _is_refused(workspace_backend(workspace))
             if state.is_settled(workspace, group) and not refused:
                 patching.switch(False, wrapped)
@@ -159,7 +159,7 @@ def set_current_vllm_config(wrapped: Any, instance: Any, args: Any, kwargs: Any)
     config = args[0] if args else kwargs.get("vllm_config")
     # Outside the boundary, which would cost each context 1 µs: what is no news was read before.
     if state.is_news(config):
-        with internal_errors(f"a vLLM config cannot be read, HiSparse may not be seen; {_UNSAFE}"):
+        with internal_errors(f"a vLLM config cannot be read, HiSparse may not be seen; {_REMEDY}"):
             _note_config(config)
     return _NotedContext(wrapped(*args, **kwargs))
 
@@ -275,4 +275,4 @@ def apply_patches(module: ModuleType) -> None:
     for patch in patches:
         reason = patching.patch(module, patch.name, patch.wrapper, patch.kind)
         if reason is not None and (patch.needed or patch.name in names):
-            state.problems.append(f"not guarded: {patch.name} {reason} in this vLLM; {_UNSAFE}")
+            state.problems.append(f"not guarded: {patch.name} {reason} in this vLLM; {_REMEDY}")

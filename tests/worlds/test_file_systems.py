@@ -17,15 +17,6 @@ from tests.worlds.batch import Program, guard_lines
 pytestmark = pytest.mark.xdist_group("inside")
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
-    made = Program(tmp_path_factory.mktemp("inside"))
-    # Else the comparisons prove nothing.
-    assert "backend='trtllm'" in made.guarded["stdout"]
-    assert "backend='mnnvl'" in made.unguarded["stdout"] and not made.unguarded["stderr"]
-    return made
-
-
 def _file(path: Path) -> None:
     path.write_text("")
 

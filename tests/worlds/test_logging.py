@@ -10,15 +10,6 @@ from tests.worlds.batch import Program, other_lines
 pytestmark = pytest.mark.xdist_group("inside")
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
-    made = Program(tmp_path_factory.mktemp("inside"))
-    # Else the comparisons prove nothing.
-    assert "backend='trtllm'" in made.guarded["stdout"]
-    assert "backend='mnnvl'" in made.unguarded["stdout"] and not made.unguarded["stderr"]
-    return made
-
-
 LOGGING = {
     "a-handler-that-raises": """
 class Raising(logging.Handler):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from datetime import datetime, timezone
 from typing import Any
 
 from hisparse_guard.cli import endpoint
@@ -22,6 +21,7 @@ from hisparse_guard.cli.ramp.server import Prompt, Server, Signs
 from hisparse_guard.cli.ramp.stream import Stream
 from hisparse_guard.cli.ramp.tasks import end
 from hisparse_guard.cli.ramp.verdict import Result
+from hisparse_guard.runtime.telemetry.evidence import now
 
 CHECK_EVERY_S = 3.0
 # Bad checks in a row that make a dead engine.
@@ -36,10 +36,6 @@ STILL_S = 60.0
 
 class Ended(RuntimeError):
     """The ramp cannot go on; the text says why."""
-
-
-def now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class Runner:

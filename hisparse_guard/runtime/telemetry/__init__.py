@@ -61,7 +61,7 @@ class _Recorder:
                 return False
             self.counts[key] = (first, count + 1)
             if str(count + 1).rstrip("0") == "1":
-                self._write(first, count + 1)
+                self._write_evidence(first, count + 1)
             return count == 0
 
     def end(self) -> None:
@@ -69,8 +69,8 @@ class _Recorder:
             if self.evidence.seq > 0:
                 for event, count in self.counts.values():
                     if count > 1:
-                        self._write(event, count, at_exit=True)
-                self._write(events.End(self.dropped), 1, at_exit=True)
+                        self._write_evidence(event, count, at_exit=True)
+                self._write_evidence(events.End(self.dropped), 1, at_exit=True)
 
     @cached_property
     def armed(self) -> events.Armed:
@@ -95,7 +95,7 @@ class _Recorder:
             kernel_class=labels[1],
         )
 
-    def _write(self, event: events.Event, count: int, at_exit: bool = False) -> None:
+    def _write_evidence(self, event: events.Event, count: int, at_exit: bool = False) -> None:
         folder = state.read_settings().evidence_dir
         if folder is None:
             return
@@ -146,7 +146,7 @@ def resolved(decision: Decision, group: Any, frame: Any) -> None:
     answers = {"vllm_answer": _plain(decision.vllm_answer), "answer": _plain(decision.answer)}
     fields = {**decision._asdict(), **answers, **process_facts.group_fields(group)}
     event = events.Resolved(**fields, rendezvous=process_facts.rendezvous())
-    _record(event, messages.resolved(event) if decision.hisparse else None)
+    _record_and_log(event, messages.resolved(event) if decision.hisparse else None)
     if decision.hisparse and not decision.config_current:
         stack = process_facts.call_stack(frame)
         callers = [site for site in stack if not site.file.endswith("flashinfer_all_reduce.py")]
@@ -201,7 +201,7 @@ def _workspace(what: str, backend: Any, kind: str | None, group: Any, reason: st
         creation=state.creations,
         **process_facts.group_fields(group),
     )
-    _record(event, messages.workspace(event) if state.hisparse else None)
+    _record_and_log(event, messages.workspace(event) if state.hisparse else None)
 
 
 def _context_miss(
@@ -213,12 +213,12 @@ def _context_miss(
         left_at = events.CodeLocation(code.co_filename, line, code.co_name)
         left_s = round(time.monotonic() - at, 3)
     event = events.ContextMiss(origin, callers[-1], stack, left_at, left_s, upstream, used, target)
-    _record(event, messages.context_miss(event, state.hisparse))
+    _record_and_log(event, messages.context_miss(event, state.hisparse))
 
 
 def _error(message: str, detail: str | None = None) -> None:
     event = events.Error(message, detail)
-    _record(event, messages.error(event))
+    _record_and_log(event, messages.error(event))
 
 
 def _record_configs() -> None:
@@ -228,7 +228,7 @@ def _record_configs() -> None:
                 _recorder.record(facts)
 
 
-def _record(event: events.Event, line: messages.Line | None) -> None:
+def _record_and_log(event: events.Event, line: messages.Line | None) -> None:
     # Evidence first: what the log tells of is on disk.
     _record_configs()
     is_new = _recorder.record(event)

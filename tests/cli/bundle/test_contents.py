@@ -250,18 +250,23 @@ def test_wrong_usage_is_one_line_and_leaves_nothing(
     assert os.listdir(tmp_path) == ["old"]
 
 
-@pytest.mark.parametrize("form", ["dir", "zip", "configmap"])
-def test_a_full_disk_is_one_line_and_leaves_nothing(form: str, tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "hisparse_guard", "bundle", tmp_path / "x", "--format", form]
-    done = subprocess.run(
-        # In blocks of 512 bytes.
-        ["sh", "-c", 'ulimit -f 20; exec "$@"', "sh", *words],
+def bundled_after(command: str, dest: Path, form: str) -> subprocess.CompletedProcess[str]:
+    """`hisparse-guard bundle` in a shell that has run `command`."""
+    words = [sys.executable, "-m", "hisparse_guard", "bundle", dest, "--format", form]
+    return subprocess.run(
+        ["sh", "-c", f'{command}; exec "$@"', "sh", *words],
         env=environment([ROOT]),
         cwd="/",
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+@pytest.mark.parametrize("form", ["dir", "zip", "configmap"])
+def test_a_full_disk_is_one_line_and_leaves_nothing(form: str, tmp_path: Path) -> None:
+    # In blocks of 512 bytes.
+    done = bundled_after("ulimit -f 20", tmp_path / "x", form)
     assert (done.returncode, done.stdout) == (2, ""), done
     assert len(done.stderr.splitlines()) == 1
     assert os.listdir(tmp_path) == []
@@ -318,15 +323,7 @@ def test_an_installed_wheel_guards(installed: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["dir", "zip", "configmap"])
 def test_readable_by_all_whatever_the_umask(form: str, tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "hisparse_guard", "bundle", tmp_path / "x", "--format", form]
-    done = subprocess.run(
-        ["sh", "-c", 'umask 077; exec "$@"', "sh", *words],
-        env=environment([ROOT]),
-        cwd="/",
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = bundled_after("umask 077", tmp_path / "x", form)
     assert done.returncode == 0, done
     made = tmp_path / "x"
     for path in [made, *made.rglob("*")]:

@@ -12,59 +12,13 @@ from typing import Any
 import pytest
 
 from hisparse_guard.cli.report import read_evidence
-from tests.startup.sandbox import ROOT, environment, write
+from tests.startup.sandbox import ROOT, environment, hisparse_folder
 from tests.support.environments import BASE_PYTHON, wrapt_path
-
-VLLM = {
-    "vllm/__init__.py": "",
-    "vllm/config/__init__.py": "from vllm.config.vllm import *\n",
-    "vllm/config/vllm.py": """
-from contextlib import contextmanager
-from types import SimpleNamespace
-
-current = None
-
-def get_current_vllm_config_or_none():
-    return current
-
-@contextmanager
-def set_current_vllm_config(vllm_config):
-    global current
-    before, current = current, vllm_config
-    try:
-        yield
-    finally:
-        current = before
-
-def config():
-    return SimpleNamespace(attention_config=SimpleNamespace(hisparse_config=object()))
-""",
-    "vllm/distributed/__init__.py": "",
-    "vllm/distributed/device_communicators/__init__.py": "",
-    "vllm/distributed/device_communicators/flashinfer_all_reduce.py": """
-from types import SimpleNamespace
-
-from vllm.config import get_current_vllm_config_or_none
-
-def _resolve_fi_ar_backend(group):
-    get_current_vllm_config_or_none()
-    return "mnnvl", True
-
-def _create_workspace(backend, group):
-    return SimpleNamespace(backend=backend)
-
-def get_fi_ar_workspace(group):
-    return _create_workspace(_resolve_fi_ar_backend(group)[0], group)
-
-def get_fi_ar_quant_workspace(group):
-    return get_fi_ar_workspace(group)
-""",
-}
 
 
 def start(folder: Path, code: str, **more: Any) -> subprocess.Popen[bytes]:
     """A process with the guard in it, tracing, which writes evidence below `folder`."""
-    path = [ROOT, wrapt_path(), write(folder / "image", VLLM)]
+    path = [ROOT, wrapt_path(), hisparse_folder(folder / "image")]
     program = folder / "program.py"
     program.write_text(code)
     settings = {
@@ -187,8 +141,9 @@ logging.getLogger("vllm").addHandler(Last())
 logging.getLogger("vllm").setLevel("INFO")
 import vllm.distributed.device_communicators.flashinfer_all_reduce as fi
 
-with vllm.config.set_current_vllm_config(vllm.config.config()):
+with vllm.config.set_current_vllm_config(vllm.config.given):
     pass
+vllm.config.get_current_vllm_config_or_none()
 fi.get_fi_ar_workspace(None)
 """
 
@@ -215,7 +170,7 @@ WHILE_HANDLING = """
 import vllm.config
 import vllm.distributed.device_communicators.flashinfer_all_reduce as fi
 
-with vllm.config.set_current_vllm_config(vllm.config.config()):
+with vllm.config.set_current_vllm_config(vllm.config.given):
     pass
 try:
     raise OSError("no matter of the workspace's")
