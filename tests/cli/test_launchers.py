@@ -78,6 +78,7 @@ def test_a_script_that_takes_the_guard_away(tmp_path: Path, code: str) -> None:
         ("PYTHONPATH=/more:$PYTHONPATH", "/more:/guard"),
         ("NAME=PYTHONPATH; unset $NAME", None),
         ("command unset PYTHONPATH", None),
+        ("MORE=/old; export MORE=/more; PYTHONPATH=$MORE:$PYTHONPATH", "/more:/guard"),
     ],
 )
 def test_variables_without_quotes_are_filled_in(text: str, path: str | None) -> None:

@@ -172,6 +172,7 @@ class Shell:
                     raise CannotTell(f"it has 'export {word[:80]}', which is not followed")
                 if equals:
                     self.environment[key] = value
+                    self.unexported.pop(key, None)
                 elif key in self.unexported:
                     self.environment[key] = self.unexported.pop(key)
                 elif key not in self.environment:
