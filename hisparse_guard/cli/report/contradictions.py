@@ -222,9 +222,9 @@ class _Lines:
         self._expects(event)
         if event.mode is not None:
             self._in_mode(event.mode)
+        if event.state != "failed" and (event.error or event.serves):
+            self.doubts.append(f"a workspace was {event.state}, and a reason why not is given")
         if event.state in PRESENT:
-            if event.error or event.serves:
-                self.doubts.append(f"a workspace was {event.state}, and a reason why not is given")
             if event.state == "verified" and event.kind is None:
                 self.doubts.append("a workspace was verified, and which getter gave it out is not")
             as_expected = event.backend == event.expected != MNNVL
