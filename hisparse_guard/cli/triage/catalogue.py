@@ -17,11 +17,11 @@ import re2
 
 from hisparse_guard.cli.logs.model import LEVELS
 from hisparse_guard.cli.triage.model import Record
+from hisparse_guard.runtime.telemetry.build_class import BuildClass
 
 At = Literal["message", "exception", "frame"]
 Kind = Literal["api", "engine", "worker", "main", "native", "system", "bare"]
 Certainty = Literal["proven", "likely", "unconfirmed"]
-BuildClass = Literal["no-fi-allreduce", "no-hisparse", "unguarded", "leaky", "fixed"]
 
 # What no single line says, by name.
 DERIVED = {
@@ -172,7 +172,7 @@ class Catalogue:
     def __init__(
         self, signals: dict[str, Signal], faults: tuple[Fault, ...], harmless: tuple[Says, ...]
     ) -> None:
-        self.signals, self.faults, self.harmless = signals, faults, harmless
+        self.signals, self.faults = signals, faults
         self.fatal = frozenset(name for name, signal in signals.items() if signal.fatal)
         self.matchers = {
             at: Matcher(
@@ -185,7 +185,8 @@ class Catalogue:
             )
             for at in ("message", "exception", "frame")
         }
-        self.excuses = Matcher([(says.why, says, False) for says in harmless])
+        self.harmless = Matcher([(says.why, says, False) for says in harmless])
+        self.with_own_traceback = {says.why for says in harmless if says.own_traceback}
 
     def words(self, names: set[str] | None = None) -> set[str]:
         """The fixed strings of these signals (None: of all)."""

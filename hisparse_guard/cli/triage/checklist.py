@@ -84,7 +84,7 @@ def _graphs(run: Run) -> Item:
         return Item("CUDA graphs", "on", DIFFERS, "off (eager)")
     if mode:
         return Item("CUDA graphs", "on", DIFFERS if mode == "NONE" else OK, mode)
-    if run.count("graph_replay"):
+    if "graph_replay" in run.seen:
         return Item("CUDA graphs", "on", OK, "FULL graph replayed")
     return Item("CUDA graphs", "on", OK if eager else UNKNOWN, "not eager" if eager else None)
 

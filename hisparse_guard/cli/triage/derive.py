@@ -140,7 +140,7 @@ _BY_RUN: dict[str, Callable[[Run], bool]] = {
     "corrupted": lambda run: run.corrupted is not None,
     "trtllm_asked": lambda run: run.facts.value("allreduce_backend_env") == "trtllm",
     "launch_blocking": _launch_blocking,
-    "multi_node": lambda run: run.facts.value("nnodes") is not None,
+    "multi_node": lambda run: run.over_nodes,
 }
 
 

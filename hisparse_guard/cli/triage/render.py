@@ -176,7 +176,7 @@ def _run(result: Triage, judged: Judged) -> list[str]:
     if run.troubles:
         out.append(f"  Trouble ({run.trouble_count} records; of many alike not all are counted)")
         out += [f"    {_line(one.place, one.what)}" for one in run.troubles[:12]]
-    for why, count in run.excused.items():
+    for why, count in run.harmless.items():
         out.append(f"  {plural(count, 'error')} that say nothing against the server: {why}")
     out.append("  Facts")
     for name, fact in run.facts.values.items():

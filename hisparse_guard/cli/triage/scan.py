@@ -13,8 +13,8 @@ from typing import Any
 import re2
 
 from hisparse_guard.cli.triage.catalogue import Catalogue
-from hisparse_guard.cli.triage.deaths import SEARCHED
 from hisparse_guard.cli.triage.facts import WORDS
+from hisparse_guard.cli.triage.fatal_words import SEARCHED
 
 # Words of trouble in general, beside those of the catalogue.
 TROUBLE = (

@@ -91,7 +91,7 @@ def _run(judged: Judged) -> dict[str, Any]:
             }
             for name, seen in run.seen.items()
         },
-        "excused_errors": run.excused,
+        "excused_errors": run.harmless,
         "last_statistics": {
             "line": _place(stats.place),
             "prompt_tokens_per_s": stats.prompt,

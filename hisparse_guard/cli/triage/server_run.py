@@ -12,10 +12,11 @@ import re2
 
 from hisparse_guard.cli.triage import kernel_lines, standstill
 from hisparse_guard.cli.triage.catalogue import Catalogue
-from hisparse_guard.cli.triage.deaths import sounds_fatal, speaks_for_another
 from hisparse_guard.cli.triage.facts import Facts
+from hisparse_guard.cli.triage.fatal_words import speaks_for_another
 from hisparse_guard.cli.triage.model import Place, Record
 from hisparse_guard.cli.triage.standstill import Standstill, Stats
+from hisparse_guard.cli.triage.trouble import Trouble, trouble_of, why_harmless
 
 KEPT = 6
 _MOST_TROUBLE = 40
@@ -34,13 +35,6 @@ _ANSWERS = re2.compile(
     r"|v2/(?:rerank|chat)|pooling|classify|score|rerank|generate|invocations|inference/v1/generate"
     r"|cohere/)[/\w]*(?:\?|$)"
 )
-# The exceptions of code that reads what a client sent: no memory, files, devices or engines.
-_CLIENTS_FAULT = re2.compile(
-    r"(?:[A-Za-z_][\w.]*\.)?(?:(?:Value|Type|Key|Index|Attribute|Assertion|Lookup|NotImplemented"
-    r"|Overflow|Recursion)Error|HTTPException"
-    r"|\w*(?:Validation|Decode|Encode|Syntax|Template|Undefined|BadRequest|NotFound|Malformed|Pars)"
-    r"\w*)(?::|$|\s*$)"
-)
 _CORRUPTED = re2.compile(r"Corrupted: [1-9]\d{0,9} reqs")
 _GUARD_RANK = re2.compile(r"\brank[= ](\d{1,6})\b")
 # What vLLM's logger writes before any client can speak, and then every few seconds.
@@ -48,7 +42,6 @@ _LOGGED = re2.compile(
     r"vLLM (?:API )?server version |non-default args: |Initializing an? (?:V1 )?LLM engine "
     r"|Engine \d{1,4}: Avg prompt throughput"
 )
-_LIBRARY = ("torch/", "concurrent/", "threading.py", "multiprocessing/", "asyncio/", "ray/_private")
 
 
 @dataclass
@@ -73,22 +66,6 @@ class Seen:
             self.ranks.setdefault(place.rank, place)
         if len(self.places) < KEPT:
             self.places.append(place)
-
-
-@dataclass
-class Trouble:
-    """A record that speaks against the server.
-
-    Attributes:
-        what: its first line, or the exception of its traceback.
-        frame: the innermost frame of its traceback outside libraries, or None.
-        signals: what of the catalogue it says.
-    """
-
-    place: Place
-    what: str
-    frame: str | None
-    signals: tuple[str, ...]
 
 
 @dataclass(eq=False)
@@ -130,7 +107,7 @@ class Run:
     guard_ranks: dict[str, Place] = field(default_factory=dict)
     troubles: list[Trouble] = field(default_factory=list)
     trouble_count: int = 0
-    excused: dict[str, int] = field(default_factory=dict)
+    harmless: dict[str, int] = field(default_factory=dict)
     came_up: Place | None = None
     shutdown: Place | None = None
     told_at: dict[int, str] = field(default_factory=dict)
@@ -201,10 +178,10 @@ class Run:
             self.has_heads = record.level is not None and record.time is not None
             self.recognised = True
 
-    def count(self, name: str) -> int:
-        """How many records said it."""
-        seen = self.seen.get(name)
-        return seen.count if seen else 0
+    @property
+    def over_nodes(self) -> bool:
+        """True where a line or the configuration says that it has several nodes."""
+        return "multi_node" in self.seen or self.facts.value("nnodes") is not None
 
     def _access(self, record: Record, place: Place) -> None:
         found = _ACCESS.match(record.message)
@@ -255,7 +232,8 @@ class Run:
         if whose == kernel_lines.OTHER:
             self.elsewhere = [*self.elsewhere[:KEPT], place]
             return
-        if self._is_excused(record):
+        if (why := why_harmless(record, self.catalogue)) is not None:
+            self.harmless[why] = self.harmless.get(why, 0) + 1
             return
         said = [] if record.cut else self._signals(record, place, whose != kernel_lines.MAYBE)
         if "startup_complete" in said and self.came_up is None:
@@ -268,10 +246,8 @@ class Run:
         fatal = tuple(name for name in said if name in self.catalogue.fatal and name not in ended)
         if ended and not fatal:
             return
-        # A known sign at ERROR that is not fatal: a workspace that could not be made, say.
-        harmless = bool(said) and not record.traceback
-        if fatal or (not harmless if record.severe else sounds_fatal(record)):
-            self._trouble_of(record, fatal)
+        if (trouble := trouble_of(record, said, fatal)) is not None:
+            self._trouble(trouble)
         elif "shutdown" in said and self.shutdown is None and not self.troubles:
             self.shutdown = place
             self.told_at = dict(self.times)
@@ -324,29 +300,6 @@ class Run:
             and self.catalogue.signals[name].at_shutdown
         )
 
-    def _is_excused(self, record: Record) -> bool:
-        """True where a message at ERROR says what a client did wrong.
-
-        Else nothing in it counts: its later lines may be the client's, most tracebacks too.
-        """
-        if not record.severe or record.cut:
-            return False
-        why = self.catalogue.excuses.match(record.message, record)
-        own = (says.own_traceback for says in self.catalogue.harmless if says.why in why)
-        # What else a server can meet is no client's fault, whatever it answered.
-        clients = all(_CLIENTS_FAULT.match(text) for _, _, text in record.exceptions)
-        if any(own) and not clients:
-            return False
-        for reason in why[:1]:
-            self.excused[reason] = self.excused.get(reason, 0) + 1
-        return bool(why)
-
-    def _trouble_of(self, record: Record, fatal: tuple[str, ...]) -> None:
-        text = record.exceptions[0][2] if record.exceptions else ""
-        frame = _innermost(record)
-        where = record.place(text=record.message)
-        self._trouble(Trouble(where, text or record.message, frame, fatal))
-
     def _trouble(self, trouble: Trouble) -> None:
         self.trouble_count += 1
         if self.shutdown and trouble.place.order < self.shutdown.order:
@@ -383,18 +336,10 @@ class Run:
         # Where processes carry no rank in their name the guard's own line has it.
         armed = {*self.guard_ranks, *(f"TP{rank[5:]}" for rank in self.guard_ranks if " " in rank)}
         missing = [rank for rank in self.ranks if rank not in armed]
-        if missing or self.count("multi_node") or self.facts.value("nnodes"):
+        if missing or self.over_nodes:
             # A log of one node has nothing of the ranks of the others.
             return missing
         size = self.facts.number("tensor_parallel_size") or 0
         if all(rank.startswith("TP") for rank in self.guard_ranks):
             return [f"TP{n}" for n in range(min(size, 1024)) if f"TP{n}" not in armed]
         return []
-
-
-def _innermost(record: Record) -> str | None:
-    """The innermost frame outside libraries, or the innermost one."""
-    for _, _, frame in reversed(record.frames):
-        if not any(part in frame for part in _LIBRARY):
-            return frame
-    return record.frames[-1][2] if record.frames else None

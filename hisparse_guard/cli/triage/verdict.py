@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
+from hisparse_guard.cli.exit_codes import Exit
 from hisparse_guard.cli.triage.catalogue import Fault, When
 from hisparse_guard.cli.triage.derive import present, stands_still
 from hisparse_guard.cli.triage.kernel_lines import victim
@@ -19,7 +20,13 @@ from hisparse_guard.cli.triage.standstill import Stall
 
 HEALTHY, FAULT, UNKNOWN = "healthy", "fault", "unknown fault"
 INCONCLUSIVE, NO_LOG = "inconclusive", "no log"
-EXIT_CODES = {HEALTHY: 0, FAULT: 1, NO_LOG: 3, UNKNOWN: 4, INCONCLUSIVE: 4}
+EXIT_CODES = {
+    HEALTHY: Exit.OK,
+    FAULT: Exit.PROBLEM,
+    NO_LOG: Exit.NOTHING,
+    UNKNOWN: Exit.NOT_SHOWN,
+    INCONCLUSIVE: Exit.NOT_SHOWN,
+}
 SYMPTOMS = ("garbled", "slow", "hang")
 # The order in which one of several runs decides.
 WORST = (FAULT, UNKNOWN, INCONCLUSIVE, HEALTHY)
@@ -265,10 +272,10 @@ def overall(
             reasons.append(f"load result {result.file}: {why}")
             if verdict in (HEALTHY, INCONCLUSIVE, NO_LOG):
                 verdict = UNKNOWN
-    if evidence_exit == 1:
+    if evidence_exit == Exit.PROBLEM:
         reasons.append("the guard's evidence is unsafe: see hisparse-guard report")
         verdict = FAULT
-    elif evidence_exit is not None and evidence_exit != 0 and verdict == HEALTHY:
+    elif evidence_exit not in (None, Exit.OK) and verdict == HEALTHY:
         reasons.append("the guard's evidence does not prove a safe workspace")
     if verdict == NO_LOG:
         reasons.append("no line of a vLLM server in what was given")

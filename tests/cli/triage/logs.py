@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
+from hisparse_guard.cli.triage import Triage, triage
 from hisparse_guard.runtime.telemetry import events, messages
 from hisparse_guard.runtime.telemetry.log import PREFIX
 
@@ -17,6 +19,13 @@ DATA = Path(__file__).parents[2] / "data" / "logs"
 def excerpt(name: str) -> str:
     """A real excerpt, as published."""
     return (DATA / name).read_text(encoding="utf-8")
+
+
+def read(tmp_path: Path, *lines: str, **options: Any) -> Triage:
+    """What triage says of a log of these lines."""
+    path = tmp_path / "vllm.log"
+    path.write_text("\n".join(lines) + "\n")
+    return triage([str(path)], **options)
 
 
 def line(
@@ -68,7 +77,7 @@ def workspace(backend: str, pid: int = 703, at: str = "22:10:15") -> str:
     )
 
 
-def served(pid: int = 588) -> str:
+def started_up(pid: int = 588) -> str:
     return f"(APIServer pid={pid}) INFO:     Application startup complete."
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hisparse_guard.cli.triage import Triage, triage
+from hisparse_guard.cli.triage import triage
 from tests.cli.triage.logs import (
     COPY_FRAMES,
     HISPARSE_METRICS,
@@ -16,9 +16,10 @@ from tests.cli.triage.logs import (
     MIRROR_FRAMES,
     NIXL,
     line,
+    read,
     request,
-    served,
     start,
+    started_up,
     stats,
     traceback,
     workspace,
@@ -29,23 +30,17 @@ CRASH = traceback(2, COPY_FRAMES, LAUNCH_FAILURE)
 XID = "Nov 03 22:14:03 node7 kernel: NVRM: Xid (PCI:0000:4e:00): 79, pid=1, GPU has fallen off."
 
 
-def read(tmp_path: Path, *lines: str, **options: object) -> Triage:
-    path = tmp_path / "vllm.log"
-    path.write_text("\n".join(lines) + "\n")
-    return triage([str(path)], **options)  # type: ignore[arg-type]
-
-
 def named(tmp_path: Path, *lines: str) -> list[tuple[str, str]]:
     return lead(read(tmp_path, *lines))
 
 
 def test_proven_with_all_signs_in_order(tmp_path: Path) -> None:
-    log = (start(), workspace("mnnvl"), served(), HISPARSE_METRICS, CRASH)
+    log = (start(), workspace("mnnvl"), started_up(), HISPARSE_METRICS, CRASH)
     assert named(tmp_path, *log) == [("hisparse-mnnvl", "proven")]
 
 
 def test_a_hardware_fault_before_it_takes_proven_away(tmp_path: Path) -> None:
-    log = (start(), workspace("mnnvl"), served(), HISPARSE_METRICS, XID, CRASH)
+    log = (start(), workspace("mnnvl"), started_up(), HISPARSE_METRICS, XID, CRASH)
     found = dict(named(tmp_path, *log))
     assert found.get("hisparse-mnnvl", "likely") == "likely" and "gpu-hardware" in {
         *found,
@@ -55,7 +50,7 @@ def test_a_hardware_fault_before_it_takes_proven_away(tmp_path: Path) -> None:
 
 
 def test_an_error_that_was_caught_takes_proven_away(tmp_path: Path) -> None:
-    log = (start(), workspace("mnnvl"), served(), HISPARSE_METRICS, CRASH)
+    log = (start(), workspace("mnnvl"), started_up(), HISPARSE_METRICS, CRASH)
     later = [stats(at="22:15:04"), stats(at="22:15:14"), request()]
     assert named(tmp_path, *log, *later) == [("hisparse-mnnvl", "likely")]
 
@@ -63,12 +58,12 @@ def test_an_error_that_was_caught_takes_proven_away(tmp_path: Path) -> None:
 def test_another_data_parallel_rank_takes_proven_away(tmp_path: Path) -> None:
     one = workspace("mnnvl").replace("Worker_TP0", "Worker_DP0_TP0")
     other = CRASH.replace("Worker_TP2", "Worker_DP1_TP2")
-    log = (start(), one, served(), HISPARSE_METRICS, other)
+    log = (start(), one, started_up(), HISPARSE_METRICS, other)
     assert named(tmp_path, *log) == [("hisparse-mnnvl", "likely")]
 
 
 def test_a_workspace_that_was_made_after_the_crash_is_no_sign(tmp_path: Path) -> None:
-    log = (start(), served(), HISPARSE_METRICS, CRASH, workspace("mnnvl"))
+    log = (start(), started_up(), HISPARSE_METRICS, CRASH, workspace("mnnvl"))
     assert ("hisparse-mnnvl", "proven") not in named(tmp_path, *log)
 
 
@@ -77,7 +72,7 @@ def test_mnnvl_is_not_blamed_for_an_illegal_access_without_its_frame(tmp_path: P
     ar = [
         ("flashinfer/comm/trtllm_mnnvl_ar.py", 5, "trtllm_mnnvl_fused_allreduce_add_rmsnorm", "x")
     ]
-    log = (start(connector="None"), workspace("mnnvl"), served(), request())
+    log = (start(connector="None"), workspace("mnnvl"), started_up(), request())
     assert named(tmp_path, *log, traceback(1, moe, ILLEGAL)) == [("cuda-illegal-access", "proven")]
     assert named(tmp_path, *log, traceback(1, ar, ILLEGAL)) == [("mnnvl-illegal-access", "likely")]
 
@@ -87,7 +82,7 @@ def test_a_failed_workspace_is_tied_to_what_it_causes_only(tmp_path: Path) -> No
         "Worker_TP0 pid=703", "Failed to initialize FlashInfer All Reduce workspace: no multicast.",
         "WARNING", file="flashinfer_all_reduce.py:85",
     )  # fmt: skip
-    log = (start(connector="None"), failed, served(), request())
+    log = (start(connector="None"), failed, started_up(), request())
     frames = [("vllm/model_executor/layers/linear.py", 1, "forward", "x")]
     assert named(tmp_path, *log, traceback(1, frames, "AssertionError: no input")) == [
         ("engine-died", "unconfirmed")
@@ -96,10 +91,10 @@ def test_a_failed_workspace_is_tied_to_what_it_causes_only(tmp_path: Path) -> No
 
 def test_runs_of_one_log_are_judged_by_themselves(tmp_path: Path) -> None:
     log = [
-        start(), workspace("mnnvl"), served(), HISPARSE_METRICS, CRASH,
-        start(pid=1588, connector=NIXL, at="22:20:00"), workspace("trtllm", pid=1703), served(1588),
+        start(), workspace("mnnvl"), started_up(), HISPARSE_METRICS, CRASH,
+        start(pid=1588, connector=NIXL, at="22:20:00"), workspace("trtllm", pid=1703), started_up(1588),
         *(traceback(rank, MIRROR_FRAMES, LAUNCH_FAILURE, pid=1703) for rank in range(4)),
-        start(pid=2588, at="23:00:00"), workspace("trtllm", pid=2703), served(2588), request(),
+        start(pid=2588, at="23:00:00"), workspace("trtllm", pid=2703), started_up(2588), request(),
     ]  # fmt: skip
     result = read(tmp_path, *log)
     assert [(judged.verdict, judged.main and judged.main.fault.id) for judged in result.runs] == [
@@ -112,8 +107,8 @@ def test_runs_of_one_log_are_judged_by_themselves(tmp_path: Path) -> None:
 
 
 def test_a_restarted_container_has_the_same_process_ids(tmp_path: Path) -> None:
-    log = [start(), workspace("mnnvl"), served(), HISPARSE_METRICS, CRASH]
-    log += [start(), workspace("trtllm"), served(), stats(), request()]
+    log = [start(), workspace("mnnvl"), started_up(), HISPARSE_METRICS, CRASH]
+    log += [start(), workspace("trtllm"), started_up(), stats(), request()]
     result = read(tmp_path, *log)
     assert [judged.verdict for judged in result.runs] == ["fault", "healthy"]
     assert lead(result) == [("hisparse-mnnvl", "proven")]
@@ -152,7 +147,7 @@ def test_the_serve_script_tells_that_hisparse_is_on(tmp_path: Path) -> None:
 
 def test_its_own_shutdown_is_no_death(tmp_path: Path) -> None:
     log = [
-        start(connector="None"), served(), stats(), request(),
+        start(connector="None"), started_up(), stats(), request(),
         line("APIServer pid=588", "[shutdown] API server: shutdown triggered", file="launcher.py:256"),
         line("EngineCore_DP0 pid=648", "Worker proc VllmWorker-2 died unexpectedly (exit code: -15), "
              "shutting down executor.", "ERROR", file="multiproc_executor.py:380"),
@@ -170,10 +165,12 @@ def test_a_queue_that_nothing_serves_stands_still(tmp_path: Path) -> None:
         )
         for minute in range(15, 20)
     ]
-    assert named(tmp_path, start(), served(), stats(), *waits) == [("hang-under-load", "likely")]
+    assert named(tmp_path, start(), started_up(), stats(), *waits) == [
+        ("hang-under-load", "likely")
+    ]
     # Requests that vanish show nothing; a token does.
     gone = stats(running=0, gen=0.0, prompt=0.0, at="22:30:02")
-    assert named(tmp_path, start(), served(), stats(), *waits, gone) == [
+    assert named(tmp_path, start(), started_up(), stats(), *waits, gone) == [
         ("hang-under-load", "likely")
     ]
 
@@ -181,7 +178,7 @@ def test_a_queue_that_nothing_serves_stands_still(tmp_path: Path) -> None:
 def test_a_standstill_that_ended_is_told(tmp_path: Path) -> None:
     stuck = [stats(gen=0.0, prompt=0.0, at=f"22:{minute}:02") for minute in range(15, 20)]
     result = read(
-        tmp_path, start(connector="None"), served(), *stuck, stats(at="22:21:02"), request()
+        tmp_path, start(connector="None"), started_up(), *stuck, stats(at="22:21:02"), request()
     )
     assert result.exit_code == 4
     assert "stood still for 240 s" in result.runs[0].reasons[0]

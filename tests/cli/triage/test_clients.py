@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hisparse_guard.cli.triage import triage
 from hisparse_guard.cli.triage.catalogue import load
 from tests.cli.triage.formats import FORMATS, PART
-from tests.cli.triage.logs import line, request, served, start, stats, workspace
+from tests.cli.triage.logs import line, request, start, started_up, stats, workspace
 from tests.cli.triage.test_inputs import lead
 
 API, WORKER = "APIServer pid=588", "Worker_TP0 pid=703"
@@ -108,7 +108,13 @@ DIED = line(
     "ERROR",
     file="multiproc_executor.py:380",
 )
-HEALTHY = [*start(connector="None").splitlines(), workspace("trtllm"), served(), stats(), request()]
+HEALTHY = [
+    *start(connector="None").splitlines(),
+    workspace("trtllm"),
+    started_up(),
+    stats(),
+    request(),
+]
 
 
 def judged(tmp_path: Path, name: str, lines: list[str]) -> tuple[int, list[tuple[str, str]], int]:
@@ -155,7 +161,7 @@ def test_a_line_end_in_a_request_id_begins_no_line(tmp_path: Path, ending: str) 
         return line(API, f"Added request cmpl-a{parts}{ending}{head}-0.", file="async_llm.py:321")
 
     faults = forged("Fatal Python error: Aborted", "Segmentation fault", "Shutting down")
-    log.write_bytes("\n".join([start(), served(), request(), faults, request(), ""]).encode())
+    log.write_bytes("\n".join([start(), started_up(), request(), faults, request(), ""]).encode())
     found = triage([str(log)])
     assert (found.verdict, found.runs[0].run.shutdown) == ("healthy", None)
     health = forged("Application startup complete.", answer)

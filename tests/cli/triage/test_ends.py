@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from hisparse_guard.cli.triage import Triage, triage
+from hisparse_guard.cli.triage import triage
 from hisparse_guard.cli.triage.render import page
-from tests.cli.triage.logs import line, request, served, start, stats
+from tests.cli.triage.logs import line, read, request, start, started_up, stats
 from tests.cli.triage.test_inputs import EXCERPTS, lead
 
 API, ENGINE, WORKER = "APIServer pid=588", "EngineCore_DP0 pid=648", "Worker_TP0 pid=703"
-UP = [start(connector="None"), served(), stats(), request()]
+UP = [start(connector="None"), started_up(), stats(), request()]
 TOLD = [
     line(API, "[shutdown] API server: shutdown triggered", at="22:20:00", file="launcher.py:256"),
     line(API, "[shutdown] API server: stopping engine client mode=abort timeout=0s", at="22:20:00", file="launcher.py:272"),
@@ -31,12 +31,6 @@ LEAKED = (
     "There appear to be 1 leaked shared_memory objects to clean up at shutdown: {'/psm_b1c2'}\n"
     "  warnings.warn("
 )
-
-
-def read(tmp_path: Path, *lines: str) -> Triage:
-    path = tmp_path / "vllm.log"
-    path.write_text("\n".join(lines) + "\n")
-    return triage([str(path)])
 
 
 def test_a_shutdown_that_is_done_is_health(tmp_path: Path) -> None:
@@ -168,8 +162,8 @@ def test_a_dump_that_vllm_makes_at_its_shutdown_is_none(tmp_path: Path) -> None:
 
 def test_a_restart_that_nobody_asked_for_is_not_health(tmp_path: Path) -> None:
     log = tmp_path / "vllm.log"
-    first = [start(), served(), request()]
-    second = [start(pid=600), served(pid=600), request()]
+    first = [start(), started_up(), request()]
+    second = [start(pid=600), started_up(pid=600), request()]
     log.write_text("\n".join([*first, *second, ""]))
     found = triage([str(log)])
     assert [one.verdict for one in found.runs] == ["inconclusive", "healthy"]
@@ -184,7 +178,7 @@ def test_a_restart_that_nobody_asked_for_is_not_health(tmp_path: Path) -> None:
 
 def test_that_it_stopped_is_said_only_where_the_log_says_so(tmp_path: Path) -> None:
     log = tmp_path / "vllm.log"
-    told = [start(), served(), request(), "(APIServer pid=588) INFO:     Shutting down", ""]
+    told = [start(), started_up(), request(), "(APIServer pid=588) INFO:     Shutting down", ""]
     log.write_text("\n".join(told))
     assert "it was told to stop; that it stopped is not shown" in triage([str(log)]).runs[0].reasons
     log.write_text(

@@ -19,8 +19,8 @@ from tests.cli.triage.logs import (
     LAUNCH_FAILURE,
     line,
     request,
-    served,
     start,
+    started_up,
     stats,
     traceback,
     workspace,
@@ -31,7 +31,7 @@ CRASH = "\n".join(
     [
         start(),
         workspace("mnnvl"),
-        served(),
+        started_up(),
         HISPARSE_METRICS,
         stats(),
         request(),
@@ -58,7 +58,7 @@ def test_a_crash_in_every_format(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("prefix", ["all", "first", "tag", "none"])
 def test_a_traceback_in_every_style(tmp_path: Path, prefix: str) -> None:
-    lines = [start(), workspace("mnnvl"), served(), HISPARSE_METRICS]
+    lines = [start(), workspace("mnnvl"), started_up(), HISPARSE_METRICS]
     text = "\n".join([*lines, traceback(2, COPY_FRAMES, LAUNCH_FAILURE, prefix=prefix)]) + "\n"
     assert answer(tmp_path, text.encode()) == [("hisparse-mnnvl", "proven")]
 
@@ -131,7 +131,7 @@ def test_several_prefixes_one_inside_the_other(tmp_path: Path) -> None:
 
 
 def test_an_error_in_a_json_record_of_any_length_is_not_lost(tmp_path: Path) -> None:
-    healthy = [*start(connector="None").splitlines(), served(), stats(), request()]
+    healthy = [*start(connector="None").splitlines(), started_up(), stats(), request()]
     for size in (PART, 20 * PART, 80 * PART):
         record = {
             "asctime": "2026-11-03 22:14:04", "levelname": "ERROR", "name": "vllm.v1.engine.core",

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from hisparse_guard.cli.triage import Triage, triage
-from tests.cli.triage.logs import request, served, start, stats, workspace
+from tests.cli.triage.logs import read, request, start, started_up, stats, workspace
 from tests.cli.triage.test_inputs import lead
 
-UP = [start(connector="None"), workspace("trtllm"), served(), stats(), request()]
+UP = [start(connector="None"), workspace("trtllm"), started_up(), stats(), request()]
 # {0}: comm, {1}: process id.
 LINES = {
     "worker-killed": [
@@ -38,12 +37,6 @@ FORMS = [
     "2026-11-03T22:14:04.123456+0000 node7 kernel: {}",
     '{{"_TRANSPORT":"kernel","SYSLOG_IDENTIFIER":"kernel","MESSAGE":"{}","__REALTIME_TIMESTAMP":"1"}}',
 ]
-
-
-def read(tmp_path: Path, *lines: str) -> Triage:
-    path = tmp_path / "vllm.log"
-    path.write_text("\n".join(lines) + "\n")
-    return triage([str(path)])
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from hisparse_guard.cli.triage import Triage, triage
+from hisparse_guard.cli.triage import Triage
 from tests.cli.triage.formats import FORMATS
-from tests.cli.triage.logs import line, request, served, start, stats
+from tests.cli.triage.logs import line, read, request, start, started_up, stats
 from tests.cli.triage.test_inputs import lead
 
-UP = [*start(connector="None").splitlines(), served(), stats(), request()]
+UP = [*start(connector="None").splitlines(), started_up(), stats(), request()]
 # More than is read of the end of a log without a search.
 ON = [stats(at=f"22:15:{second}") for second in range(10, 40)]
 ANYBODY = [
@@ -70,12 +70,6 @@ MACHINE = [
     "EXT4-fs (nvme0n1p1): Remounting filesystem read-only",
     "nfs: server models.example not responding, still trying",
 ]
-
-
-def read(tmp_path: Path, *lines: str) -> Triage:
-    path = tmp_path / "vllm.log"
-    path.write_text("\n".join(lines) + "\n")
-    return triage([str(path)])
 
 
 @pytest.mark.parametrize("form", FORMATS)

@@ -12,7 +12,7 @@ from hisparse_guard.cli.app import run_app
 from hisparse_guard.cli.triage import triage
 from hisparse_guard.cli.triage.catalogue import load
 from hisparse_guard.cli.triage.render import page
-from tests.cli.triage.logs import line, request, served, start, stats
+from tests.cli.triage.logs import line, request, start, started_up, stats
 from tests.cli.triage.test_inputs import DATA, EXCERPTS, PUBLISHED, ROWS
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "triage.md").read_text(encoding="utf-8")
@@ -50,7 +50,7 @@ def test_verbose_shows_every_run_and_the_checklist(capsys: pytest.CaptureFixture
 def test_secrets_are_masked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "vllm.log"
     error = line("Worker_TP0 pid=1", "failed with api_key=sk-abcdefghijklmnop", "ERROR")
-    path.write_text("\n".join([start(), served(), error]) + "\n")
+    path.write_text("\n".join([start(), started_up(), error]) + "\n")
     for option in ("--json", "--verbose"):
         run_app(["triage", option, str(path)])
         text = capsys.readouterr().out
@@ -76,7 +76,7 @@ def test_a_usage_error_is_one_line(
 
 def test_a_symptom_that_nothing_explains(tmp_path: Path) -> None:
     path = tmp_path / "vllm.log"
-    path.write_text("\n".join([start(connector="None"), served(), stats(), request()]) + "\n")
+    path.write_text("\n".join([start(connector="None"), started_up(), stats(), request()]) + "\n")
     assert triage([str(path)]).exit_code == 0
     assert triage([str(path)], symptoms=["slow"]).exit_code == 4
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from hisparse_guard.cli.triage import triage
-from tests.cli.triage.logs import line, request, served, start, stats
+from tests.cli.triage.logs import line, request, start, started_up, stats
 
-UP = [*start(connector="None").splitlines(), served(), stats(), request()]
+UP = [*start(connector="None").splitlines(), started_up(), stats(), request()]
 # After what is told, the server still answers.
 ON = [request()]
 API, ENGINE, WORKER = "APIServer pid=588", "EngineCore pid=648", "Worker_TP1 pid=704"

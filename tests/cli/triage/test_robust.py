@@ -24,9 +24,9 @@ from tests.cli.triage.logs import (
     armed,
     line,
     request,
-    served,
     shm_wait,
     start,
+    started_up,
     stats,
     traceback,
     workspace,
@@ -75,7 +75,7 @@ def test_no_stall(tmp_path: Path, name: str) -> None:
 
 
 PIECES = [
-    *start().splitlines(), workspace("mnnvl"), workspace("trtllm"), served(), stats(), stats(gen=0.0),
+    *start().splitlines(), workspace("mnnvl"), workspace("trtllm"), started_up(), stats(), stats(gen=0.0),
     request(), request(500), armed(0), shm_wait(1), *traceback(2, COPY_FRAMES, LAUNCH_FAILURE).splitlines(),
     '{"log":"x\\n","stream":"stderr"}', "[pod/a/b] x", "NVRM: Xid (PCI:0000:4e:00): 79, x",
     "hisparse-guard: world_size=" + "9" * 5000, "conc done fail", "1 2 x",
