@@ -59,4 +59,4 @@ def wide_encoding(start: bytes) -> str | None:
     zeros = {"utf-16-be": sample[::2].count(0), "utf-16-le": sample[1::2].count(0)}
     least, most = sorted(zeros, key=lambda name: zeros[name])
     # A log that was truncated while it was written begins with zeros in every place.
-    return most if zeros[most] > len(sample) // 8 and zeros[least] < zeros[most] // 8 else None
+    return most if zeros[most] > len(sample) // 8 and zeros[least] < zeros[most] / 4 else None

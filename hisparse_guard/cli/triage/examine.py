@@ -59,13 +59,13 @@ class LogReader:
 
     def __post_init__(self) -> None:
         self.runs = Runs(self.catalogue)
-        self.recorder = Recorder(self.runs.take, self._known_text)
+        self.recorder = Recorder(self.runs.take, self._is_known_exception)
         self.scanner = Scanner(self.catalogue)
         self.unwrapper = Unwrapper()
         self.order = 0
         self.before = b""
 
-    def _known_text(self, text: str) -> bool:
+    def _is_known_exception(self, text: str) -> bool:
         return bool(self.catalogue.matchers["exception"].set.Match(text))
 
     def read(self, log: LogFile, blocks: Iterable[tuple[bytes, int]]) -> None:

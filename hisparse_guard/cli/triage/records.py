@@ -78,13 +78,13 @@ class Recorder:
 
     Args:
         hand_on: takes a whole record.
-        known_text: whether an exception's line is one that the catalogue knows.
+        is_known_exception: whether an exception's line is one that the catalogue knows.
     """
 
     def __init__(
-        self, hand_on: Callable[[Record], None], known_text: Callable[[str], bool]
+        self, hand_on: Callable[[Record], None], is_known_exception: Callable[[str], bool]
     ) -> None:
-        self.hand_on, self.known_text = hand_on, known_text
+        self.hand_on, self.is_known_exception = hand_on, is_known_exception
         self.open: dict[tuple[str | None, str | None, int | None], Record] = {}
         self.last: dict[str | None, Record] = {}
 
@@ -222,5 +222,5 @@ class Recorder:
         record.traceback = True
         record.exceptions.append((row.number, row.order, text.lstrip("|+ ")))
         silent = text.rstrip().endswith(":") or ":" not in text
-        believed = silent or self.known_text(text.lstrip("|+ "))
+        believed = silent or self.is_known_exception(text.lstrip("|+ "))
         record.state = _AFTER if believed else "text"

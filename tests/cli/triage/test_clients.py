@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from hisparse_guard.cli.triage import triage
 from hisparse_guard.cli.triage.catalogue import load
-from tests.cli.triage.formats import FORMATS, PART
+from tests.cli.logs.formats import FORMATS, PART
 from tests.cli.triage.logs import line, request, start, started_up, stats, workspace
 from tests.cli.triage.test_inputs import lead
 

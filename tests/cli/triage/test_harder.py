@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hisparse_guard.cli.triage import triage
-from tests.cli.triage.formats import compose, cri, docker, kubectl_prefix, stern, vllm_json
+from tests.cli.logs.formats import compose, cri, docker, kubectl_prefix, stern, vllm_json
 from tests.cli.triage.test_servers import A, E, L, U, W, ok, up
 
 DEAD, HEALTHY, NOT_SHOWN = (1, 4), (0,), (4,)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hisparse_guard.cli.triage import Triage
-from tests.cli.triage.formats import FORMATS
+from tests.cli.logs.formats import FORMATS
 from tests.cli.triage.logs import line, read, request, start, started_up, stats
 from tests.cli.triage.test_inputs import lead
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from hisparse_guard.cli.triage import triage
 from hisparse_guard.cli.triage.render import page
-from tests.cli.triage.formats import FORMATS
+from tests.cli.logs.formats import FORMATS
 from tests.cli.triage.logs import (
     COPY_FRAMES,
     LAUNCH_FAILURE,

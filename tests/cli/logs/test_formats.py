@@ -12,7 +12,7 @@ import pytest
 import zstandard
 
 from hisparse_guard.cli.triage import triage
-from tests.cli.triage.formats import FORMATS, PART
+from tests.cli.logs.formats import FORMATS, PART
 from tests.cli.triage.logs import (
     COPY_FRAMES,
     HISPARSE_METRICS,
