@@ -13,7 +13,7 @@ from hisparse_guard.cli.exit_codes import Exit
 from hisparse_guard.cli.inject import stream
 from hisparse_guard.cli.inject.nodes import MAX_CHARACTERS, Refused, shown
 from hisparse_guard.cli.inject.objects import Selector
-from hisparse_guard.cli.inject.plan import EVIDENCE_DIR, Guard
+from hisparse_guard.cli.inject.pythonpath_and_mounts import EVIDENCE_DIR, Guard
 from hisparse_guard.cli.known_settings import misspelt
 from hisparse_guard.runtime import settings as known
 

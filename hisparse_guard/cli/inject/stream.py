@@ -17,14 +17,9 @@ from hisparse_guard.cli.inject.objects import (
     groups,
     objects,
 )
-from hisparse_guard.cli.inject.plan import (
-    Guard,
-    Plan,
-    guard_container,
-    guard_template,
-    record_of,
-    undo,
-)
+from hisparse_guard.cli.inject.plan import Plan
+from hisparse_guard.cli.inject.pythonpath_and_mounts import Guard, guard_container, guard_template
+from hisparse_guard.cli.inject.undo import record_of, undo
 
 # What Kubernetes does not change in a living object.
 _FIXED = {"Pod", "Job"}

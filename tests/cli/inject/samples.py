@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hisparse_guard.cli.inject import stream
-from hisparse_guard.cli.inject.plan import Guard
+from hisparse_guard.cli.inject.pythonpath_and_mounts import Guard
 from hisparse_guard.cli.inject.stream import Choice, Result
 
 FOLDER = Path(__file__).parents[2] / "data" / "manifests"
