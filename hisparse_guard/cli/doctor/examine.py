@@ -10,6 +10,7 @@ from typing import Any
 
 import hisparse_guard
 from hisparse_guard.cli import interpreter
+from hisparse_guard.cli.doctor.backend_variable import obeys_variable
 from hisparse_guard.cli.doctor.callers import Unreadable, find_unpassed_calls
 from hisparse_guard.cli.doctor.checks.callers import callers
 from hisparse_guard.cli.doctor.checks.command_line import command_line
@@ -25,7 +26,6 @@ from hisparse_guard.cli.doctor.checks.way_in import check_way_in, sitecustomize,
 from hisparse_guard.cli.doctor.checks.wrapt import wrapt
 from hisparse_guard.cli.doctor.jit_cache import jit_cache
 from hisparse_guard.cli.doctor.model import Examination, Facts, Finding, Verdict
-from hisparse_guard.cli.doctor.obeys import obeys_variable
 from hisparse_guard.cli.doctor.signs import NO_FILE, code_files, read_signs
 from hisparse_guard.cli.doctor.verdict import judge
 from hisparse_guard.cli.launchers import NoSuchProgram, Started, follow

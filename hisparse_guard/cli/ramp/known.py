@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hisparse_guard.cli.output import plural
-from hisparse_guard.cli.ramp import doubts
+from hisparse_guard.cli.ramp import answer_doubts
 from hisparse_guard.cli.ramp.api import BadAnswer
 from hisparse_guard.cli.ramp.identity import SEVERAL
 from hisparse_guard.cli.ramp.server import Server, Signs
@@ -127,11 +127,11 @@ class KnownAnswers:
             told = plural(len(replayed), "known answer")
             found.not_shown.append(f"that {told} came from the server (the same id twice: a cache)")
         found.not_shown += _hold_to_fingerprint(server, [*one, *two])
-        answers = [doubts.Answer.of(*pair) for pair in zip(PROMPTS, one, strict=True)]
-        found.text = any(answer.why != doubts.UNREADABLE for answer in answers)
+        answers = [answer_doubts.Answer.of(*pair) for pair in zip(PROMPTS, one, strict=True)]
+        found.text = any(answer.why != answer_doubts.UNREADABLE for answer in answers)
         if not found.text:
             found.not_shown.append("that answers are text (known ones hold none that can be read)")
-        found.not_shown += doubts.not_shown(doubts.judge(answers), "known answer")
+        found.not_shown += answer_doubts.not_shown(answer_doubts.judge(answers), "known answer")
         changing = sum(a != b for a, b in pairs)
         if changing == len(PROMPTS):
             found.not_shown.append("that answers are right: this server answers never alike twice")

@@ -9,7 +9,7 @@ from typing import Any
 
 from hisparse_guard.cli import endpoint
 from hisparse_guard.cli.output import plural
-from hisparse_guard.cli.ramp import doubts
+from hisparse_guard.cli.ramp import answer_doubts
 from hisparse_guard.cli.ramp.api import BadAnswer, one_line
 from hisparse_guard.cli.ramp.identity import Identity
 from hisparse_guard.cli.ramp.known import KnownAnswers, UnderLoad, control, no_control
@@ -59,7 +59,7 @@ class Runner:
         self._identity = Identity()
         self._known, self._under_load = KnownAnswers(), UnderLoad()
         self._prompts = Prompts(load.seed, [])
-        self._answers: list[tuple[Request, doubts.Answer]] = []
+        self._answers: list[tuple[Request, answer_doubts.Answer]] = []
         self._listed = False
         self._sick: list[str] = []
         self._last: dict[str, Signs] = {}
@@ -95,12 +95,12 @@ class Runner:
         if self._sick:
             told = f"{plural(len(self._sick), 'check')} failed under load: {self._sick[0]}"
             self.result.not_shown.append(f"that the server was healthy throughout ({told})")
-        found = doubts.judge([answer for _, answer in self._answers])
+        found = answer_doubts.judge([answer for _, answer in self._answers])
         for (request, _), why in zip(self._answers, found, strict=True):
             request.unshown = why
-        self.result.not_shown += doubts.not_shown(found, "answer", " of the load")
+        self.result.not_shown += answer_doubts.not_shown(found, "answer", " of the load")
         # A server without a tokenizer never sends text; its ids are compared before and after.
-        self.result.unreadable = found.count(doubts.UNREADABLE) if self._known.text else 0
+        self.result.unreadable = found.count(answer_doubts.UNREADABLE) if self._known.text else 0
 
     async def _before(self) -> None:
         self._progress.note("asking the server who it is")
@@ -308,7 +308,7 @@ class Runner:
         else:
             request.done = True
             told = self._server.dialect.prompt_told
-            answer = doubts.Answer.of(prompt, stream, prompt_told=told)
+            answer = answer_doubts.Answer.of(prompt, stream, prompt_told=told)
             self._answers.append((request, answer))
             request.prompt_tokens = stream.usage[0] if stream.usage else None
             request.latency_s = time.monotonic() - begun

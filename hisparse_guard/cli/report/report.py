@@ -11,8 +11,8 @@ from hisparse_guard.cli.report.exit_codes import EXIT_CODES, Verdict, severity, 
 from hisparse_guard.cli.report.model import Process, process_of
 from hisparse_guard.cli.report.problems import Problem
 from hisparse_guard.cli.report.reader import Evidence, read_evidence
+from hisparse_guard.cli.report.server_verdict import Judgement, judge_server
 from hisparse_guard.cli.report.servers import Server, servers_of
-from hisparse_guard.cli.report.verdict import Judgement, judge_server
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 A worker is unproven where its evidence is not whole (`decoding.py`, `reader.py`: `doubts`), where
 its own lines do not agree (`contradictions.py`), or where it does not show what serves each of its
-groups (here). A server is unproven besides where ranks are missing (`verdict.py`), or differ
+groups (here). A server is unproven besides where ranks are missing (`server_verdict.py`), or differ
 (`group_verdict.py`).
 """
 

@@ -14,8 +14,8 @@ from hisparse_guard.cli.triage import evidence as guard
 from hisparse_guard.cli.triage import load_results
 from hisparse_guard.cli.triage.catalogue import Catalogue, load
 from hisparse_guard.cli.triage.records import Recorder, continues, is_later_line
+from hisparse_guard.cli.triage.runs_by_pod import Runs
 from hisparse_guard.cli.triage.scan import Scanner, answer_offsets, last_lines
-from hisparse_guard.cli.triage.server_runs import Runs
 from hisparse_guard.cli.triage.verdict import EXIT_CODES, Judged, judge, overall
 
 # A line of this length and more may be cut by whoever carried it.
